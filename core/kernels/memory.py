@@ -1,0 +1,132 @@
+"""Channels-last arrays whose large blocks are reused: fresh memory page-faults on every call, reused memory does not.
+
+A block goes back to the pool when the last array that looks into it dies. All blocks together stay within a quarter
+more than the largest amount ever needed at one time (plus 64 MiB); what exceeds that returns to the system.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from bisect import bisect_left, insort
+from collections import deque
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+SMALL = 64 * 1024  # below this malloc is as quick
+_PAGE = mmap.PAGESIZE
+_HUGE = 2 * 1024 * 1024
+_SLACK = 64 * 1024 * 1024
+_BYTE = np.dtype(np.uint8)
+
+
+class _Block:
+    """One anonymous mapping; ``serial`` tells which idle block was used longest ago."""
+
+    __slots__ = ("memory", "nbytes", "serial")
+
+    def __init__(self, nbytes: int) -> None:
+        self.memory = mmap.mmap(-1, nbytes)
+        self.nbytes = nbytes
+        self.serial = 0
+        if nbytes >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            self.memory.madvise(mmap.MADV_HUGEPAGE)
+
+    def __lt__(self, other: _Block) -> bool:
+        return self.nbytes < other.nbytes
+
+
+class _Lease(np.ndarray[Any, np.dtype[Any]]):
+    """The hidden base of every array of one block: its end is the end of the last view."""
+
+    block: _Block
+    pool: Pool
+
+    def __del__(self) -> None:
+        # Only an atomic append: this may run inside the garbage collector, while this thread holds the pool's lock.
+        self.pool.returned.append(self.block)
+
+
+class Pool:
+    """A thread-safe best-fit cache of memory blocks.
+
+    >>> pool = Pool()
+    >>> a = pool.empty((1, 64, 56, 56), np.dtype(np.float32)); address = a.ctypes.data
+    >>> del a
+    >>> pool.empty((1, 64, 56, 56), np.dtype(np.float32)).ctypes.data == address
+    True
+    """
+
+    def __init__(self) -> None:
+        self.returned: deque[_Block] = deque()
+        self._idle: list[_Block] = []
+        self._idle_bytes = self._live_bytes = self._peak_bytes = self._serial = 0
+        self._lock = threading.Lock()
+
+    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
+        """An uninitialised array: rank 4 (batch, channels, height, width) lies channels-last, others in C order."""
+        kind = np.dtype(dtype)
+        order = (shape[0], *shape[2:], shape[1]) if len(shape) == 4 else shape
+        nbytes = kind.itemsize
+        for size in shape:
+            nbytes *= size
+        if nbytes < SMALL:
+            array = np.empty(order, kind)
+        else:
+            block = self._take(nbytes)
+            lease = _Lease((nbytes,), _BYTE, block.memory)
+            lease.block, lease.pool = block, self
+            array = np.ndarray(order, kind, lease)
+        return array.transpose(0, 3, 1, 2) if len(shape) == 4 else array
+
+    def _take(self, nbytes: int) -> _Block:
+        with self._lock:
+            self._collect()
+            place = bisect_left(self._idle, nbytes, key=lambda block: block.nbytes)
+            # A block of up to twice the size is taken: its pages are in memory already, fresh ones are not.
+            if place < len(self._idle) and self._idle[place].nbytes <= 2 * nbytes + _PAGE:
+                block = self._idle.pop(place)
+                self._idle_bytes -= block.nbytes
+            else:
+                block = _Block(-(-nbytes // _PAGE) * _PAGE)
+                self._shrink(max(self._peak_bytes, self._live_bytes + block.nbytes) * 5 // 4 + _SLACK - block.nbytes)
+            self._live_bytes += block.nbytes
+            self._peak_bytes = max(self._peak_bytes, self._live_bytes)
+        return block
+
+    def _collect(self) -> None:
+        while self.returned:
+            block = self.returned.popleft()
+            self._serial += 1
+            block.serial = self._serial
+            self._live_bytes -= block.nbytes
+            self._idle_bytes += block.nbytes
+            insort(self._idle, block)
+
+    def _shrink(self, allowed: int) -> None:
+        """Give the longest unused blocks back until live and idle blocks together fit ``allowed`` bytes."""
+        while self._idle and self._live_bytes + self._idle_bytes > allowed:
+            oldest = min(range(len(self._idle)), key=lambda i: self._idle[i].serial)
+            self._idle_bytes -= self._idle.pop(oldest).nbytes
+
+    def trim(self) -> None:
+        """Give all idle blocks back to the system and forget the largest need so far."""
+        with self._lock:
+            self._collect()
+            self._idle.clear()
+            self._idle_bytes = 0
+            self._peak_bytes = self._live_bytes
+
+    def usage(self) -> tuple[int, int]:
+        """Bytes in use by arrays and bytes kept for reuse."""
+        with self._lock:
+            self._collect()
+            return self._live_bytes, self._idle_bytes
+
+
+_POOL = Pool()
+empty = _POOL.empty
+trim = _POOL.trim
+usage = _POOL.usage
