@@ -1,0 +1,25 @@
+"""The autograd core: Tensors on NumPy or CuPy arrays, differentiable functions, layers and optimizers."""
+
+from . import functions
+from .device import generator, get_namespace, register_namespace, seed, to_device, to_numpy
+from .function import Function, backward, debug_mode, grad, is_recording, no_grad
+from .tensor import Buffer, Parameter, Tensor
+
+__all__ = [
+    "Buffer",
+    "Function",
+    "Parameter",
+    "Tensor",
+    "backward",
+    "debug_mode",
+    "functions",
+    "generator",
+    "get_namespace",
+    "grad",
+    "is_recording",
+    "no_grad",
+    "register_namespace",
+    "seed",
+    "to_device",
+    "to_numpy",
+]

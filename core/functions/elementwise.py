@@ -1,0 +1,518 @@
+"""Arithmetic with broadcasting, and functions of one value."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .. import kernels
+from ..device import Array, get_namespace, to_device
+from ..function import Function
+from ..tensor import Tensor, wrap
+from .shape import sum_to
+
+
+def operands(name: str, *values: Any) -> tuple[Tensor, ...]:
+    """The operands as Tensors of one floating-point dtype and device; Python numbers and integers take that dtype.
+
+    Raises TypeError where two floating-point dtypes or devices meet.
+    """
+    tensors = [v for v in values if isinstance(v, Tensor)]
+    first = next((t for t in tensors if t.dtype.kind == "f"), tensors[0])
+    xp, dtype = first.xp, first.dtype
+    made = []
+    for v in values:
+        if isinstance(v, (int, float, np.generic)):
+            if dtype.kind != "f" and isinstance(v, float):
+                raise TypeError(f"{name}: an integer tensor meets the number {v}: convert it with astype first")
+            v = wrap(xp.asarray(v, dtype if dtype.kind != "b" else None))
+        elif not isinstance(v, Tensor):
+            v = Tensor(v)
+        if v.xp is not xp:
+            raise TypeError(f"{name}: operands on different devices, {first.device} and {v.device}: move one with to")
+        if v.dtype != dtype and v.dtype.kind != "b":
+            if v.dtype.kind == "f":
+                raise TypeError(f"{name}: expected operands of one dtype, got {dtype} and {v.dtype}")
+            if dtype.kind == "f":
+                v = wrap(v._data.astype(dtype))
+        made.append(v)
+    return tuple(made)
+
+
+def check_broadcast(name: str, *shapes: tuple[int, ...]) -> None:
+    """Raise ValueError unless the shapes broadcast."""
+    try:
+        np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ValueError(f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast") from None
+
+
+class Add(Function):
+    def forward(self, a: Array, b: Array) -> Array:
+        check_broadcast("Add", a.shape, b.shape)
+        self.shapes = a.shape, b.shape
+        return a + b
+
+    def backward(self, gy: Tensor) -> tuple[Tensor | None, ...]:
+        return tuple(sum_to(gy, s) if n else None for s, n in zip(self.shapes, self.needs_grad))
+
+
+class Sub(Function):
+    def forward(self, a: Array, b: Array) -> Array:
+        check_broadcast("Sub", a.shape, b.shape)
+        self.shapes = a.shape, b.shape
+        return a - b
+
+    def backward(self, gy: Tensor) -> tuple[Tensor | None, ...]:
+        ga = sum_to(gy, self.shapes[0]) if self.needs_grad[0] else None
+        return ga, sum_to(-gy, self.shapes[1]) if self.needs_grad[1] else None
+
+
+class Mul(Function):
+    def forward(self, a: Array, b: Array) -> Array:
+        check_broadcast("Mul", a.shape, b.shape)
+        self.shapes = a.shape, b.shape
+        self.save_inputs(*(i for i in (0, 1) if self.needs_grad[1 - i]))
+        return a * b
+
+    def backward(self, gy: Tensor) -> tuple[Tensor | None, ...]:
+        a, b = self.inputs
+        ga = sum_to(gy * b, self.shapes[0]) if self.needs_grad[0] else None
+        return ga, sum_to(gy * a, self.shapes[1]) if self.needs_grad[1] else None
+
+
+class Div(Function):
+    def forward(self, a: Array, b: Array) -> Array:
+        check_broadcast("Div", a.shape, b.shape)
+        self.save_inputs(0, 1)
+        return a / b
+
+    def backward(self, gy: Tensor) -> tuple[Tensor | None, ...]:
+        a, b = self.inputs
+        ga = sum_to(gy / b, a.shape) if self.needs_grad[0] else None
+        return ga, sum_to(-gy * a / (b * b), b.shape) if self.needs_grad[1] else None
+
+
+class Pow(Function):
+    """x ** exponent for a constant exponent."""
+
+    def __init__(self, exponent: float) -> None:
+        self.exponent = exponent
+
+    def forward(self, x: Array) -> Array:
+        self.save_inputs(0)
+        return x * x if self.exponent == 2 else x**self.exponent
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        (x,) = self.inputs
+        return (gy * self.exponent * pow(x, self.exponent - 1),)
+
+
+class Maximum(Function):
+    """The greater operand; where they are equal, each gets half of the gradient."""
+
+    def forward(self, a: Array, b: Array) -> Array:
+        check_broadcast("Maximum", a.shape, b.shape)
+        self.save_inputs(0, 1)
+        return get_namespace(a).maximum(a, b)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor | None, ...]:
+        a, b = self.inputs
+        share = (a.data > b.data).astype(gy.dtype) + (a.data == b.data).astype(gy.dtype) * 0.5
+        ga = gy * wrap(share)
+        return sum_to(ga, a.shape) if self.needs_grad[0] else None, sum_to(gy - ga, b.shape) if self.needs_grad[
+            1
+        ] else None
+
+
+class Where(Function):
+    def __init__(self, condition: Array) -> None:
+        self.condition = condition
+
+    def forward(self, a: Array, b: Array) -> Array:
+        check_broadcast("Where", self.condition.shape, a.shape, b.shape)
+        self.shapes = a.shape, b.shape
+        return get_namespace(a).where(self.condition, a, b)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor | None, ...]:
+        a_shape, b_shape = self.shapes
+        ga = sum_to(gy * wrap(self.condition), a_shape) if self.needs_grad[0] else None
+        return ga, sum_to(gy * wrap(~self.condition), b_shape) if self.needs_grad[1] else None
+
+
+class Neg(Function):
+    def forward(self, x: Array) -> Array:
+        return -x
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        return (-gy,)
+
+
+class Abs(Function):
+    def forward(self, x: Array) -> Array:
+        self.save_inputs(0)
+        return get_namespace(x).abs(x)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        (x,) = self.inputs
+        return (gy * wrap(x.xp.sign(x.data)),)
+
+
+class Exp(Function):
+    def forward(self, x: Array) -> Array:
+        self.save_outputs()
+        return get_namespace(x).exp(x)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        (y,) = self.outputs
+        return (gy * y,)
+
+
+class Log(Function):
+    def forward(self, x: Array) -> Array:
+        self.save_inputs(0)
+        return get_namespace(x).log(x)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        (x,) = self.inputs
+        return (gy / x,)
+
+
+class Sqrt(Function):
+    def forward(self, x: Array) -> Array:
+        self.save_outputs()
+        return get_namespace(x).sqrt(x)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        (y,) = self.outputs
+        return (gy / (y * 2),)
+
+
+class Atan(Function):
+    def forward(self, x: Array) -> Array:
+        self.save_inputs(0)
+        return get_namespace(x).arctan(x)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        (x,) = self.inputs
+        return (gy / (x * x + 1),)
+
+
+class Sigmoid(Function):
+    def forward(self, x: Array) -> Array:
+        self.save_outputs()
+        return kernels.sigmoid(x)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        (y,) = self.outputs
+        return (gy * y * (1 - y),)
+
+
+class Tanh(Function):
+    def forward(self, x: Array) -> Array:
+        self.save_outputs()
+        return get_namespace(x).tanh(x)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        (y,) = self.outputs
+        return (gy * (1 - y * y),)
+
+
+class Softplus(Function):
+    """log(1 + exp(x)), without overflow."""
+
+    def forward(self, x: Array) -> Array:
+        self.save_inputs(0)
+        xp = get_namespace(x)
+        return xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.abs(x)))
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        (x,) = self.inputs
+        return (gy * sigmoid(x),)
+
+
+class Clip(Function):
+    """x limited to [low, high]; no gradient outside."""
+
+    def __init__(self, low: float, high: float) -> None:
+        self.low, self.high = low, high
+
+    def forward(self, x: Array) -> Array:
+        if self.recording:
+            self.inside = (x >= self.low) & (x <= self.high)
+        return get_namespace(x).clip(x, self.low, self.high)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        return (gy * wrap(self.inside),)
+
+
+class ReLU(Function):
+    """max(x, 0) (Nair and Hinton 2010)."""
+
+    def forward(self, x: Array) -> Array:
+        self.save_outputs()
+        return get_namespace(x).maximum(x, 0)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        (y,) = self.outputs
+        return (gy * wrap(y.data > 0),)
+
+
+class LeakyReLU(Function):
+    """x, or slope * x where x is negative (Maas et al. 2013)."""
+
+    def __init__(self, slope: float) -> None:
+        self.slope = slope
+
+    def forward(self, x: Array) -> Array:
+        xp = get_namespace(x)
+        if self.recording:
+            self.factor = xp.where(x > 0, xp.asarray(1, x.dtype), xp.asarray(self.slope, x.dtype))
+        return xp.where(x > 0, x, x * self.slope)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        return (gy * wrap(self.factor),)
+
+
+class SiLU(Function):
+    """x * sigmoid(x) (Elfwing et al. 2017, Ramachandran et al. 2017)."""
+
+    def forward(self, x: Array) -> Array:
+        self.save_inputs(0)
+        return x * kernels.sigmoid(x)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        (x,) = self.inputs
+        s = sigmoid(x)
+        return (gy * (s * (x * (1 - s) + 1)),)
+
+
+class HardSigmoid(Function):
+    """clip(x / 6 + 1 / 2, 0, 1) (Howard et al. 2019, section 5.2)."""
+
+    def forward(self, x: Array) -> Array:
+        if self.recording:
+            self.inside = (x > -3) & (x < 3)
+        return get_namespace(x).clip(x * (1 / 6) + 0.5, 0, 1)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        return (gy * wrap(self.inside) * (1 / 6),)
+
+
+class HardSwish(Function):
+    """x * hard_sigmoid(x) (Howard et al. 2019, section 5.2)."""
+
+    def forward(self, x: Array) -> Array:
+        self.save_inputs(0)
+        return x * get_namespace(x).clip(x * (1 / 6) + 0.5, 0, 1)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        (x,) = self.inputs
+        inside = wrap((x.data > -3) & (x.data < 3))
+        return (gy * ((x * (1 / 3) + 0.5) * inside + wrap(x.data >= 3)),)
+
+
+class Erf(Function):
+    """2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
+
+    def forward(self, x: Array) -> Array:
+        self.save_inputs(0)
+        return kernels.erf(x)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        (x,) = self.inputs
+        return (gy * exp(-(x * x)) * (2 / math.sqrt(math.pi)),)
+
+
+class AsType(Function):
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = np.dtype(dtype)
+
+    def forward(self, x: Array) -> Array:
+        self.source = x.dtype
+        return x.astype(self.dtype)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        return (astype(gy, self.source),)
+
+
+class To(Function):
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def forward(self, x: Array) -> Array:
+        self.source = Tensor(x).device
+        return to_device(x, self.device)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        return (to(gy, self.source),)
+
+
+def add(a: Any, b: Any) -> Tensor:
+    """a + b, broadcast.
+
+    >>> add(Tensor([1.0, 2.0]), 1)
+    Tensor([2., 3.], shape (2,), float32, by Add)
+    """
+    return Add()(*operands("Add", a, b))
+
+
+def sub(a: Any, b: Any) -> Tensor:
+    """a - b, broadcast."""
+    return Sub()(*operands("Sub", a, b))
+
+
+def mul(a: Any, b: Any) -> Tensor:
+    """a * b, broadcast."""
+    return Mul()(*operands("Mul", a, b))
+
+
+def div(a: Any, b: Any) -> Tensor:
+    """a / b, broadcast."""
+    return Div()(*operands("Div", a, b))
+
+
+def pow(x: Any, exponent: Any) -> Tensor:
+    """x ** exponent, broadcast; the base must be positive where the exponent is a Tensor.
+
+    >>> pow(Tensor([3.0]), 2).item()
+    9.0
+    """
+    if isinstance(x, Tensor) and isinstance(exponent, (int, float)):
+        return Pow(exponent)(x)
+    x, exponent = operands("Pow", x, exponent)
+    return exp(exponent * log(x))
+
+
+def neg(x: Tensor) -> Tensor:
+    """-x."""
+    return Neg()(x)
+
+
+def abs(x: Tensor) -> Tensor:
+    """The absolute value; its gradient at 0 is 0."""
+    return Abs()(x)
+
+
+def exp(x: Tensor) -> Tensor:
+    """e ** x."""
+    return Exp()(x)
+
+
+def log(x: Tensor) -> Tensor:
+    """The natural logarithm."""
+    return Log()(x)
+
+
+def sqrt(x: Tensor) -> Tensor:
+    """The square root."""
+    return Sqrt()(x)
+
+
+def atan(x: Tensor) -> Tensor:
+    """The arc tangent, in radians."""
+    return Atan()(x)
+
+
+def erf(x: Tensor) -> Tensor:
+    """The error function, to 1.2e-7."""
+    return Erf()(x)
+
+
+def maximum(a: Any, b: Any) -> Tensor:
+    """The greater of a and b, broadcast."""
+    return Maximum()(*operands("Maximum", a, b))
+
+
+def minimum(a: Any, b: Any) -> Tensor:
+    """The smaller of a and b, broadcast."""
+    a, b = operands("Minimum", a, b)
+    return -maximum(-a, -b)
+
+
+def where(condition: Any, a: Any, b: Any) -> Tensor:
+    """a where the (bool, constant) condition holds, else b, broadcast.
+
+    >>> where(np.array([True, False]), Tensor([1.0, 2.0]), 0.0).numpy()
+    array([1., 0.], dtype=float32)
+    """
+    mask = condition.data if isinstance(condition, Tensor) else condition
+    if mask.dtype != bool:
+        raise TypeError(f"where: expected a condition of dtype bool, got {mask.dtype}")
+    return Where(mask)(*operands("Where", a, b))
+
+
+def clip(x: Tensor, low: float, high: float) -> Tensor:
+    """x limited to [low, high].
+
+    >>> clip(Tensor([-1.0, 0.5, 3.0]), 0, 1).numpy()
+    array([0. , 0.5, 1. ], dtype=float32)
+    """
+    return Clip(low, high)(x)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x))."""
+    return Sigmoid()(x)
+
+
+def tanh(x: Tensor) -> Tensor:
+    """The hyperbolic tangent."""
+    return Tanh()(x)
+
+
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)), without overflow."""
+    return Softplus()(x)
+
+
+def relu(x: Tensor) -> Tensor:
+    """max(x, 0)."""
+    return ReLU()(x)
+
+
+def relu6(x: Tensor) -> Tensor:
+    """x limited to [0, 6]; no gradient at the limits (Howard et al. 2017)."""
+    return Clip(0, 6)(x)
+
+
+def leaky_relu(x: Tensor, slope: float = 0.01) -> Tensor:
+    """x, or slope * x where x is negative."""
+    return LeakyReLU(slope)(x)
+
+
+def silu(x: Tensor) -> Tensor:
+    """x * sigmoid(x), also called swish."""
+    return SiLU()(x)
+
+
+def hard_sigmoid(x: Tensor) -> Tensor:
+    """clip(x / 6 + 1 / 2, 0, 1)."""
+    return HardSigmoid()(x)
+
+
+def hard_swish(x: Tensor) -> Tensor:
+    """x * hard_sigmoid(x)."""
+    return HardSwish()(x)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """x times the normal distribution function of x, by erf (Hendrycks and Gimpel 2016)."""
+    return x * (erf(x * math.sqrt(0.5)) + 1) * 0.5
+
+
+def mish(x: Tensor) -> Tensor:
+    """x * tanh(softplus(x)) (Misra 2019)."""
+    return x * tanh(softplus(x))
+
+
+def astype(x: Tensor, dtype: Any) -> Tensor:
+    """x in another dtype."""
+    return AsType(dtype)(x)
+
+
+def to(x: Tensor, device: str) -> Tensor:
+    """x on another device."""
+    return To(device)(x)

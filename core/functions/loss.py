@@ -1,0 +1,162 @@
+"""Losses; every one returns a scalar, or with ``reduction="none"`` one value for each element."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..device import Array
+from ..tensor import Tensor, wrap
+from .elementwise import abs, atan, maximum, minimum, operands, sigmoid, softplus, where
+from .reduce import log_softmax, sum
+from .shape import getitem, transpose
+
+
+def _reduce(loss: Tensor, reduction: str, weight: Any = None) -> Tensor:
+    if reduction == "none":
+        return loss
+    if reduction == "sum":
+        return sum(loss)
+    if reduction == "mean":
+        return sum(loss) / (max(loss.size, 1) if weight is None else weight)
+    raise ValueError(f'expected a reduction "mean", "sum" or "none", got {reduction!r}')
+
+
+def _same_shape(name: str, x: Tensor, target: Tensor) -> None:
+    if x.shape != target.shape:
+        raise ValueError(f"{name}: expected a target of shape {x.shape}, got {target.shape}")
+
+
+def softmax_cross_entropy(
+    x: Tensor,
+    target: Array | Tensor,
+    weight: Array | None = None,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Tensor:
+    """The cross entropy of logits x (n, classes, ...) and class indices ``target`` (n, ...).
+
+    Elements whose target is ``ignore_index`` count nothing; ``weight`` (classes,) scales classes and, with "mean", the
+    divisor; a share ``label_smoothing`` of the target goes to all classes evenly (Szegedy et al. 2016, section 7). The
+    mean over no element is 0. Raises ValueError for a target out of range.
+
+    >>> round(softmax_cross_entropy(Tensor([[0.0, 0.0]]), np.array([1])).item(), 4)
+    0.6931
+    """
+    labels = target.data if isinstance(target, Tensor) else target
+    classes = x.shape[1]
+    if labels.shape != (x.shape[0], *x.shape[2:]):
+        raise ValueError(
+            f"softmax_cross_entropy: expected targets of shape {(x.shape[0], *x.shape[2:])} for x {x.shape}, "
+            f"got {labels.shape}"
+        )
+    xp = x.xp
+    log_p = log_softmax(transpose(x, (0, *range(2, x.ndim), 1)).reshape(-1, classes), 1)
+    flat = xp.asarray(labels).reshape(-1)
+    valid = flat != ignore_index
+    outside = valid & ((flat < 0) | (flat >= classes))
+    if bool(outside.any()):
+        raise ValueError(
+            f"softmax_cross_entropy: targets must be 0 to {classes - 1} or {ignore_index}, got {int(flat[outside][0])}"
+        )
+    index = xp.where(valid, flat, 0)
+    scale = valid.astype(x.dtype)
+    by_class = None if weight is None else xp.asarray(weight, x.dtype)
+    picked = scale if by_class is None else scale * by_class[index]
+    loss = -getitem(log_p, (xp.arange(len(index)), index)) * wrap(picked)
+    if label_smoothing:
+        spread = log_p if by_class is None else log_p * wrap(by_class)
+        even = -sum(spread, 1) * wrap(scale) * (label_smoothing / classes)
+        loss = loss * (1 - label_smoothing) + even
+    if reduction == "none":
+        return loss.reshape(labels.shape)
+    total = float(picked.sum())
+    return _reduce(loss, reduction, total if total else 1.0)
+
+
+def sigmoid_cross_entropy(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """The cross entropy of logits x and probabilities ``target`` of the same shape.
+
+    >>> round(sigmoid_cross_entropy(Tensor([0.0]), Tensor([1.0])).item(), 4)
+    0.6931
+    """
+    x, target = operands("sigmoid_cross_entropy", x, target)
+    _same_shape("sigmoid_cross_entropy", x, target)
+    return _reduce(softplus(x) - x * target, reduction)
+
+
+def focal_loss(x: Tensor, target: Tensor, alpha: float = 0.25, gamma: float = 2.0, reduction: str = "mean") -> Tensor:
+    """The focal loss of logits x and targets 0 or 1 of the same shape (Lin et al. 2017, equation 5); alpha < 0: none.
+
+    >>> round(focal_loss(Tensor([0.0]), Tensor([1.0])).item(), 5)
+    0.04332
+    """
+    x, target = operands("focal_loss", x, target)
+    _same_shape("focal_loss", x, target)
+    p = sigmoid(x)
+    wrong = p + target - p * target * 2  # 1 - p_t
+    loss = (softplus(x) - x * target) * wrong**gamma
+    if alpha >= 0:
+        loss = loss * (target * alpha + (1 - target) * (1 - alpha))
+    return _reduce(loss, reduction)
+
+
+def l1_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
+    """The absolute difference."""
+    _same_shape("l1_loss", x, target)
+    return _reduce(abs(x - target), reduction)
+
+
+def smooth_l1_loss(x: Tensor, target: Tensor, beta: float = 1.0, reduction: str = "mean") -> Tensor:
+    """d^2 / (2 beta) where the difference d is below beta, else d - beta / 2 (Girshick 2015, equation 3).
+
+    >>> smooth_l1_loss(Tensor([0.5]), Tensor([0.0])).item()
+    0.125
+    """
+    _same_shape("smooth_l1_loss", x, target)
+    d = abs(x - target)
+    return _reduce(where(d < beta, d * d * (0.5 / beta), d - 0.5 * beta) if beta > 0 else d, reduction)
+
+
+def _corners(boxes: Tensor) -> list[Tensor]:
+    return [boxes[:, i] for i in range(4)]
+
+
+def iou_loss(x: Tensor, target: Tensor, kind: str = "iou", reduction: str = "mean", eps: float = 1e-7) -> Tensor:
+    """1 - IoU of boxes x and target (n, 4) xyxy, with a penalty that has a gradient where they do not overlap.
+
+    ``kind`` is "iou"; "giou" (Rezatofighi et al. 2019): minus the share of the enclosing box that neither covers; "diou"
+    (Zheng et al. 2020): the squared distance of the centres by the enclosing box's diagonal; "ciou": that and the
+    difference of the aspect ratios, whose factor gets no gradient.
+
+    >>> iou_loss(Tensor([[0.0, 0.0, 2.0, 2.0]]), Tensor([[0.0, 0.0, 2.0, 1.0]])).item()
+    0.5
+    """
+    if kind not in ("iou", "giou", "diou", "ciou"):
+        raise ValueError(f'expected a kind "iou", "giou", "diou" or "ciou", got {kind!r}')
+    _same_shape("iou_loss", x, target)
+    if x.ndim != 2 or x.shape[1] != 4:
+        raise ValueError(f"iou_loss: expected boxes (n, 4), got {x.shape}")
+    ax1, ay1, ax2, ay2 = _corners(x)
+    bx1, by1, bx2, by2 = _corners(target)
+    width, height = minimum(ax2, bx2) - maximum(ax1, bx1), minimum(ay2, by2) - maximum(ay1, by1)
+    overlaps = (width.data > 0) & (height.data > 0)
+    inter = where(overlaps, width * height, 0.0)
+    union = (ax2 - ax1) * (ay2 - ay1) + (bx2 - bx1) * (by2 - by1) - inter
+    iou = inter / (union + eps)
+    loss = 1 - iou
+    if kind != "iou":
+        cw, ch = maximum(ax2, bx2) - minimum(ax1, bx1), maximum(ay2, by2) - minimum(ay1, by1)
+        if kind == "giou":
+            hull = cw * ch
+            loss = loss + (hull - union) / (hull + eps)
+        else:
+            dx, dy = (ax1 + ax2 - bx1 - bx2) * 0.5, (ay1 + ay2 - by1 - by2) * 0.5
+            loss = loss + (dx * dx + dy * dy) / (cw * cw + ch * ch + eps)
+    if kind == "ciou":
+        difference = atan((bx2 - bx1) / (by2 - by1)) - atan((ax2 - ax1) / (ay2 - ay1))
+        v = difference * difference * (4 / math.pi**2)
+        factor = v.data / (1 - iou.data + v.data + eps)
+        loss = loss + v * wrap(factor)
+    return _reduce(loss, reduction)

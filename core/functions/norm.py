@@ -1,0 +1,124 @@
+"""Normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import kernels
+from ..device import Array, generator
+from ..function import Function, is_recording
+from ..tensor import Tensor, wrap
+from .elementwise import sqrt
+from .reduce import mean, sum
+from .shape import reshape
+
+
+class BatchNorm(Function):
+    """Normalisation by the batch's statistics (Ioffe and Szegedy 2015, algorithm 1)."""
+
+    def __init__(self, eps: float) -> None:
+        self.eps = eps
+
+    def forward(self, x: Array, gamma: Array, beta: Array) -> Array:
+        if gamma.shape != (x.shape[1],):
+            raise ValueError(f"BatchNorm: expected x with {gamma.shape[0]} channels, got shape {x.shape}")
+        if x.size == 0:
+            raise ValueError(f"BatchNorm: no values to take statistics of in shape {x.shape}")
+        self.save_inputs(0, 1)
+        y, self.mean, self.var = kernels.batch_norm(x, gamma, beta, self.eps)
+        return y
+
+    def backward(self, gy: Tensor) -> tuple[Tensor | None, ...]:
+        x, gamma, _ = self.inputs
+        if not is_recording():
+            grads = kernels.batch_norm_grad(x.data, gy.data, gamma.data, self.mean, self.var, self.eps)
+            return tuple(wrap(g) for g in grads)
+        axes, count = (0, 2, 3), x.size // x.shape[1]
+        centred = x - mean(x, axes, True)
+        inverse = 1 / sqrt(mean(centred * centred, axes, True) + self.eps)
+        normal = centred * inverse
+        g_gamma, g_beta = sum(gy * normal, axes, True), sum(gy, axes, True)
+        scale = reshape(gamma, (1, -1, 1, 1)) * inverse
+        gx = scale * (gy - (g_beta + normal * g_gamma) * (1 / count))
+        return gx, reshape(g_gamma, gamma.shape), reshape(g_beta, gamma.shape)
+
+
+def batch_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> tuple[Tensor, Array, Array]:
+    """x (n, channels, height, width) normalised by its own statistics, and those: mean and biased variance (channels,).
+
+    >>> import numpy as np
+    >>> x = Tensor(np.arange(4, dtype=np.float32).reshape(4, 1, 1, 1))
+    >>> y, mean, var = batch_norm(x, Tensor([1.0]), Tensor([0.0]))
+    >>> mean, var
+    (array([1.5], dtype=float32), array([1.25], dtype=float32))
+    """
+    function = BatchNorm(eps)
+    y = function(x, weight, bias)
+    return y, function.mean, function.var
+
+
+def _standardise(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
+    centred = x - mean(x, axes, True)
+    return centred / sqrt(mean(centred * centred, axes, True) + eps)
+
+
+def group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    """x (n, channels, height, width) normalised within groups of channels of each image (Wu and He 2018).
+
+    >>> import numpy as np
+    >>> group_norm(Tensor(np.ones((1, 4, 2, 2), np.float32)), 2, Tensor(np.ones(4, np.float32)), Tensor(np.zeros(4, np.float32))).shape
+    (1, 4, 2, 2)
+    """
+    n, c, h, w = x.shape
+    if c % groups:
+        raise ValueError(f"group_norm: {c} channels cannot form {groups} equal groups")
+    y = reshape(_standardise(reshape(x, (n, groups, c // groups, h, w)), (2, 3, 4), eps), x.shape)
+    return y * reshape(weight, (1, c, 1, 1)) + reshape(bias, (1, c, 1, 1))
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
+    """x normalised over its last axes, those of ``weight`` (Ba et al. 2016).
+
+    >>> layer_norm(Tensor([[1.0, 3.0]]), Tensor([1.0, 1.0]), Tensor([0.0, 0.0])).shape
+    (1, 2)
+    """
+    if x.shape[x.ndim - weight.ndim :] != weight.shape:
+        raise ValueError(f"layer_norm: expected x to end in axes of {weight.shape}, got {x.shape}")
+    axes: Sequence[int] = range(x.ndim - weight.ndim, x.ndim)
+    return _standardise(x, tuple(axes), eps) * weight + bias
+
+
+def normalize(x: Tensor, axis: int = 1, eps: float = 1e-12) -> Tensor:
+    """x divided by its Euclidean norm over ``axis``, which counts as at least ``eps``.
+
+    >>> normalize(Tensor([[3.0, 4.0]])).numpy()
+    array([[0.6, 0.8]], dtype=float32)
+    """
+    norm = sqrt(sum(x * x, axis, True))
+    return x / (norm if eps == 0 else norm + wrap((norm.data < eps) * (eps - norm.data)))
+
+
+class Dropout(Function):
+    """Zeros with probability ``ratio``, the rest scaled up (Srivastava et al. 2014)."""
+
+    def __init__(self, ratio: float) -> None:
+        self.ratio = ratio
+
+    def forward(self, x: Array) -> Array:
+        keep = generator().random(x.shape, "float32") >= self.ratio
+        self.mask = wrap(Tensor(x).xp.asarray(keep)).data.astype(x.dtype) * (1 / (1 - self.ratio))
+        return x * self.mask
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        return (gy * wrap(self.mask),)
+
+
+def dropout(x: Tensor, ratio: float = 0.5) -> Tensor:
+    """x with a share ``ratio`` of its values set to zero and the rest scaled to keep the mean; see ``seed``.
+
+    >>> dropout(Tensor([1.0, 2.0]), 0.0).numpy()
+    array([1., 2.], dtype=float32)
+    """
+    if not 0 <= ratio < 1:
+        raise ValueError(f"dropout: expected a ratio from 0 to below 1, got {ratio}")
+    return Dropout(ratio)(x) if ratio else x

@@ -1,0 +1,282 @@
+"""Operations that move, repeat, cut and join values without changing them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..device import Array, get_namespace
+from ..function import Function
+from ..tensor import Tensor, wrap
+
+
+class Reshape(Function):
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def forward(self, x: Array) -> Array:
+        self.source = x.shape
+        try:
+            return x.reshape(self.shape)
+        except ValueError:
+            raise ValueError(f"Reshape: {x.size} values of shape {x.shape} do not fill shape {self.shape}") from None
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        return (reshape(gy, self.source),)
+
+
+class Transpose(Function):
+    def __init__(self, axes: tuple[int, ...]) -> None:
+        self.axes = axes
+
+    def forward(self, x: Array) -> Array:
+        if sorted(a % x.ndim for a in self.axes) != list(range(x.ndim)):
+            raise ValueError(f"Transpose: {self.axes} is no order of the {x.ndim} axes of shape {x.shape}")
+        return x.transpose(self.axes)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        inverse = sorted(range(len(self.axes)), key=lambda i: self.axes[i] % len(self.axes))
+        return (transpose(gy, tuple(inverse)),)
+
+
+class BroadcastTo(Function):
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def forward(self, x: Array) -> Array:
+        self.source = x.shape
+        try:
+            return get_namespace(x).broadcast_to(x, self.shape)
+        except ValueError:
+            raise ValueError(f"BroadcastTo: shape {x.shape} does not broadcast to {self.shape}") from None
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        return (sum_to(gy, self.source),)
+
+
+class SumTo(Function):
+    """The adjoint of broadcasting: the sum over every axis that broadcasting would stretch."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+
+    def forward(self, x: Array) -> Array:
+        self.source = x.shape
+        lead = x.ndim - len(self.shape)
+        stretched = (lead + i for i, n in enumerate(self.shape) if n == 1 and x.shape[lead + i] != 1)
+        return x.sum(axis=(*range(lead), *stretched), keepdims=True).reshape(self.shape)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        return (broadcast_to(gy, self.source),)
+
+
+def _is_basic(index: Any) -> bool:
+    parts = index if isinstance(index, tuple) else (index,)
+    return all(p is None or p is Ellipsis or isinstance(p, (int, slice)) for p in parts)
+
+
+class GetItem(Function):
+    """x[index] for a basic index (a view) or an array index (a copy)."""
+
+    def __init__(self, index: Any) -> None:
+        self.index = index
+
+    def forward(self, x: Array) -> Array:
+        self.shape = x.shape
+        try:
+            return x[self.index]
+        except IndexError as error:
+            raise IndexError(f"GetItem: {error} (shape {x.shape})") from None
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        return (scatter_add(gy, self.index, self.shape),)
+
+
+class ScatterAdd(Function):
+    """Zeros of ``shape`` to which the values are added at ``index``: the adjoint of getitem."""
+
+    def __init__(self, index: Any, shape: tuple[int, ...]) -> None:
+        self.index, self.shape = index, shape
+
+    def forward(self, values: Array) -> Array:
+        xp = get_namespace(values)
+        out = xp.zeros(self.shape, values.dtype)
+        self.source = out[self.index].shape
+        if values.shape != self.source:
+            raise ValueError(
+                f"ScatterAdd: expected values of shape {self.source} (shape {self.shape} at the index), got {values.shape}"
+            )
+        if _is_basic(self.index):
+            out[self.index] = values
+        else:
+            xp.add.at(out, self.index, values)
+        return out
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        return (getitem(gy, self.index),)
+
+
+class Concatenate(Function):
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, *arrays: Array) -> Array:
+        self.sizes = [a.shape[self.axis] for a in arrays]
+        try:
+            return get_namespace(arrays[0]).concatenate(arrays, axis=self.axis)
+        except ValueError:
+            shapes = ", ".join(str(a.shape) for a in arrays)
+            raise ValueError(f"Concatenate: shapes {shapes} differ outside of axis {self.axis}") from None
+
+    def backward(self, gy: Tensor) -> tuple[Tensor, ...]:
+        return tuple(split(gy, self.sizes, self.axis))
+
+
+class Split(Function):
+    def __init__(self, sizes: Sequence[int], axis: int) -> None:
+        self.sizes, self.axis = sizes, axis
+
+    def forward(self, x: Array) -> tuple[Array, ...]:
+        total = x.shape[self.axis]
+        if sum(self.sizes) != total:
+            raise ValueError(f"Split: sizes {list(self.sizes)} do not add up to {total}, axis {self.axis} of {x.shape}")
+        self.shape, self.dtype, self.xp = x.shape, x.dtype, get_namespace(x)
+        lead = (slice(None),) * (self.axis % x.ndim)
+        ends = [sum(self.sizes[: i + 1]) for i in range(len(self.sizes))]
+        return tuple(x[(*lead, slice(end - n, end))] for n, end in zip(self.sizes, ends))
+
+    def backward(self, *gys: Tensor | None) -> tuple[Tensor]:
+        axis = self.axis % len(self.shape)
+        lead, rest = self.shape[:axis], self.shape[axis + 1 :]
+        parts = [
+            wrap(self.xp.zeros((*lead, n, *rest), self.dtype)) if g is None else g for n, g in zip(self.sizes, gys)
+        ]
+        return (concatenate(parts, self.axis),)
+
+
+class Pad(Function):
+    def __init__(self, widths: tuple[tuple[int, int], ...], value: float) -> None:
+        self.widths, self.value = widths, value
+
+    def forward(self, x: Array) -> Array:
+        if len(self.widths) != x.ndim or min((w for pair in self.widths for w in pair), default=0) < 0:
+            raise ValueError(
+                f"Pad: expected {x.ndim} pairs of widths of at least 0 for shape {x.shape}, got {self.widths}"
+            )
+        self.source = x.shape
+        return get_namespace(x).pad(x, self.widths, constant_values=self.value)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        inner = tuple(slice(before, before + n) for (before, _), n in zip(self.widths, self.source))
+        return (getitem(gy, inner),)
+
+
+def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """The same values, in row-major order, in another shape (one entry may be -1).
+
+    >>> reshape(Tensor([1.0, 2.0, 3.0, 4.0]), (2, -1)).shape
+    (2, 2)
+    """
+    shape = tuple(shape)
+    return Reshape(shape)(x) if x.shape != shape else x
+
+
+def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
+    """The axes in another order, reversed if None; a view.
+
+    >>> transpose(Tensor([[1.0, 2.0, 3.0]]), (1, 0)).shape
+    (3, 1)
+    """
+    return Transpose(tuple(range(x.ndim))[::-1] if axes is None else tuple(axes))(x)
+
+
+def squeeze(x: Tensor, axis: int) -> Tensor:
+    """x without ``axis``, which must have size 1."""
+    if x.shape[axis] != 1:
+        raise ValueError(f"squeeze: axis {axis} of shape {x.shape} has size {x.shape[axis]}, not 1")
+    axis %= x.ndim
+    return reshape(x, x.shape[:axis] + x.shape[axis + 1 :])
+
+
+def expand_dims(x: Tensor, axis: int) -> Tensor:
+    """x with a new axis of size 1 before ``axis``."""
+    axis %= x.ndim + 1
+    return reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
+
+
+def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """x repeated along axes of size 1 until it has ``shape``."""
+    shape = tuple(shape)
+    return BroadcastTo(shape)(x) if x.shape != shape else x
+
+
+def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """The sum of x over the axes along which ``shape`` would be broadcast to x's: the adjoint of broadcast_to."""
+    shape = tuple(shape)
+    return SumTo(shape)(x) if x.shape != shape else x
+
+
+def getitem(x: Tensor, index: Any) -> Tensor:
+    """x[index] for integers, slices, None, Ellipsis and integer or bool arrays.
+
+    >>> getitem(Tensor([1.0, 2.0, 3.0]), [2, 0]).numpy()
+    array([3., 1.], dtype=float32)
+    """
+    if isinstance(index, tuple):
+        index = tuple(p.data if isinstance(p, Tensor) else p for p in index)
+    elif isinstance(index, Tensor):
+        index = index.data
+    return GetItem(index)(x)
+
+
+def scatter_add(values: Tensor, index: Any, shape: Sequence[int]) -> Tensor:
+    """Zeros of ``shape`` with ``values`` added at ``index``; values at equal places add up.
+
+    >>> scatter_add(Tensor([1.0, 2.0, 3.0]), [0, 2, 0], (4,)).numpy()
+    array([4., 0., 2., 0.], dtype=float32)
+    """
+    return ScatterAdd(index, tuple(shape))(values)
+
+
+def concatenate(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """The tensors joined along an axis they have.
+
+    >>> concatenate([Tensor([1.0]), Tensor([2.0])]).numpy()
+    array([1., 2.], dtype=float32)
+    """
+    if not tensors:
+        raise ValueError("concatenate: expected at least one tensor, got none")
+    return Concatenate(axis)(*tensors) if len(tensors) > 1 else tensors[0]
+
+
+def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """The tensors, of one shape, joined along a new axis."""
+    return concatenate([expand_dims(t, axis) for t in tensors], axis)
+
+
+def split(x: Tensor, sizes: Sequence[int] | int, axis: int = 0) -> tuple[Tensor, ...]:
+    """x cut along ``axis`` into parts of the given sizes, or into that many equal parts.
+
+    >>> [part.shape for part in split(Tensor([[1.0, 2.0, 3.0]]), (1, 2), axis=1)]
+    [(1, 1), (1, 2)]
+    """
+    if isinstance(sizes, int):
+        if x.shape[axis] % sizes:
+            raise ValueError(f"split: axis {axis} of shape {x.shape} cannot be cut into {sizes} equal parts")
+        sizes = [x.shape[axis] // sizes] * sizes
+    return Split(tuple(sizes), axis)(x)  # type: ignore[no-any-return]
+
+
+def pad(x: Tensor, widths: Sequence[tuple[int, int]], value: float = 0.0) -> Tensor:
+    """x with a constant border; ``widths`` is a (before, after) pair for each axis.
+
+    >>> pad(Tensor([1.0]), [(1, 2)]).numpy()
+    array([0., 1., 0., 0.], dtype=float32)
+    """
+    return Pad(tuple(tuple(w) for w in widths), value)(x)  # type: ignore[misc]
+
+
+def flip(x: Tensor, axis: int) -> Tensor:
+    """x with the order along ``axis`` reversed; a view."""
+    lead = (slice(None),) * (axis % x.ndim)
+    return getitem(x, (*lead, slice(None, None, -1)))
