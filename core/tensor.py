@@ -101,6 +101,13 @@ class Tensor:
         """The value of a tensor of one element as a Python number."""
         return self._data.item()  # type: ignore[no-any-return]
 
+    def writable(self) -> Array:
+        """The array, to be written in place: counts as a change, and copies an array that is read-only first."""
+        if not getattr(self._data.flags, "writeable", True):  # a kernel was packed from it, or it maps a file
+            self._data = self._data.copy()
+        self.version += 1
+        return self._data
+
     def detach(self) -> Tensor:
         """The same array outside of any graph."""
         return wrap(self._data)
