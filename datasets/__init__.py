@@ -1,0 +1,36 @@
+"""Data sets of every common format behind one type: `open` one, `check` it, `convert` it, download VOC and COCO."""
+
+from .classification import ClassificationDataset
+from .cleaning import DirtyDataError, Problem, clean_boxes
+from .coco import COCODataset
+from .csv import CSVDataset
+from .dataset import Annotations, Concatenation, Dataset, Subset
+from .labelme import LabelMeDataset
+from .objects import ObjectDataset
+from .opening import open, splits
+from .semantic import LabelScheme, SemanticDataset
+from .voc import VOC_CATEGORIES, VOCDataset, VOCInstanceDataset
+from .yolo import YOLODataset
+
+__all__ = [
+    "VOC_CATEGORIES",
+    "Annotations",
+    "COCODataset",
+    "CSVDataset",
+    "ClassificationDataset",
+    "Concatenation",
+    "Dataset",
+    "DirtyDataError",
+    "LabelMeDataset",
+    "LabelScheme",
+    "ObjectDataset",
+    "Problem",
+    "SemanticDataset",
+    "Subset",
+    "VOCDataset",
+    "VOCInstanceDataset",
+    "YOLODataset",
+    "clean_boxes",
+    "open",
+    "splits",
+]

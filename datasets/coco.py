@@ -1,0 +1,301 @@
+"""COCO JSON: boxes, polygons, run-length masks, crowds, keypoints (https://cocodataset.org/#format-data)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .cleaning import Problem, problem
+from .files import (
+    IMAGE_FOLDERS,
+    Layout,
+    ordered_splits,
+    sorted_files,
+    sorted_folders,
+    spellings,
+    split_folders,
+    split_of,
+)
+from .json_stream import iterate_arrays
+from .objects import ObjectDataset, ObjectTable
+
+_KEYS = re.compile(r'"(images|annotations|categories)"\s*:\s*\[')
+_ANNOTATION_FOLDERS = ("annotations", "annotation", "labels", "ann")
+_NOT_OBJECTS = ("captions", "panoptic", "image_info", "stuff", "sem_", "lvis_caption")
+
+
+class COCODataset(ObjectDataset):
+    """Objects of a COCO annotation file; opening reads the file in a stream and no image.
+
+    ``annotations`` is the JSON file, ``images`` the folder of the image files (None: found beside the JSON). Category
+    ids are sorted and mapped to 0..n-1; ``category_ids`` keeps them. Crowds become ``ignore``.
+    Raises ValueError naming the file when it is not COCO JSON, `DirtyDataError` for dirty data when ``strict``.
+
+    >>> import tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.json"
+    >>> _ = path.write_text('''{"images": [{"id": 7, "file_name": "a.jpg", "width": 9, "height": 9}],
+    ...   "annotations": [{"id": 1, "image_id": 7, "category_id": 3, "bbox": [1, 2, 3, 4]}],
+    ...   "categories": [{"id": 3, "name": "cat"}]}''')
+    >>> found = COCODataset(path)
+    >>> found.annotations(0).boxes.tolist(), found.categories, found.category_ids
+    ([[1.0, 2.0, 4.0, 6.0]], ('cat',), (3,))
+    """
+
+    format = "COCO"
+
+    def __init__(
+        self,
+        annotations: str | Path,
+        images: str | Path | None = None,
+        *,
+        name: str | None = None,
+        strict: bool = False,
+    ) -> None:
+        path = Path(annotations)
+        problems: list[Problem] = []
+        records: dict[Any, dict[str, Any]] = {}
+        categories: dict[int, dict[str, Any]] = {}
+        order: dict[Any, int] = {}
+        table = ObjectTable()
+        seen_keys = set()
+        number = -1
+        for key, item in iterate_arrays(path, {"images", "annotations", "categories"}):
+            seen_keys.add(key)
+            if not isinstance(item, dict):
+                raise ValueError(f"{path}: expected objects in {key!r}, found {str(item)[:60]!r}")
+            if key == "annotations":
+                number += 1
+                _add(table, item, number, order, problems, str(path))
+            elif key == "images":
+                identity = item.get("id")
+                if identity is None or "file_name" not in item:
+                    problems.append(problem("unreadable", str(path), None, f"image without id or file_name: {item}"))
+                elif identity in records:
+                    problems.append(problem("unreadable", str(path), None, f"a second image has the id {identity}"))
+                else:
+                    keep = ("file_name", "width", "height")
+                    records[identity] = {k: item[k] for k in keep if k in item}
+            else:
+                categories[int(item["id"])] = item
+        if "images" not in seen_keys:
+            raise ValueError(f"{path}: expected COCO JSON with a filled 'images' array")
+
+        known = np.array(sorted(categories), np.int64)
+        table_images, table_labels = np.array(table.images, np.int64), np.array(table.labels, np.int64)
+        if not categories and len(table):
+            known = np.unique(table_labels)
+            categories = {int(k): {"name": str(int(k))} for k in known}
+            problems.append(Problem("unknown class", "kept", str(path), None, "no 'categories': ids serve as names"))
+        folder = Path(images) if images is not None else find_images(path, [r["file_name"] for r in records.values()])
+        position, rows = _existing(records, folder, path, problems)
+
+        image_of = np.array([position.get(identity, -1) for identity in order], np.int64)
+        table_images = image_of[table_images] if len(table) else table_images
+        labels = np.searchsorted(known, table_labels)
+        unknown = labels == len(known)
+        unknown[~unknown] = known[labels[~unknown]] != table_labels[~unknown]
+        for at in np.flatnonzero(unknown):
+            message = f"category id {table_labels[at]}, annotation id {table.ids[at]}"
+            problems.append(problem("unknown class", str(path), int(table.numbers[at]), message))
+        identities = list(order)
+        for at in np.flatnonzero(table_images < 0):
+            identity = identities[table.images[at]]
+            if identity not in records:
+                message = f"image id {identity!r} is not among the images, annotation id {table.ids[at]}"
+                problems.append(problem("unreadable", str(path), int(table.numbers[at]), message))
+        table.assign(np.where(unknown, -1, table_images), labels)
+
+        self.category_ids = tuple(int(k) for k in known)
+        names = next((c["keypoints"] for c in categories.values() if c.get("keypoints")), None)
+        self.keypoint_names = None if names is None else tuple(str(n) for n in names)
+        super().__init__(
+            table,
+            rows,
+            [str(categories[int(k)].get("name", k)) for k in known],
+            name=name or f"{path.parent.name}/{path.stem}",
+            source=str(path),
+            problems=problems,
+            strict=strict,
+        )
+
+
+def _add(
+    table: ObjectTable, item: dict[str, Any], number: int, order: dict[Any, int], problems: list[Problem], path: str
+) -> None:
+    """Append one COCO annotation; labels are category ids and images positions in ``order`` until the file's end."""
+    try:
+        image, category = item["image_id"], int(item["category_id"])
+        outline = item.get("segmentation")
+        box = item.get("bbox")
+        if not box and isinstance(outline, list) and outline:
+            points = np.concatenate([np.asarray(ring, np.float64).reshape(-1, 2) for ring in outline])
+            box = [*points.min(0), *(points.max(0) - points.min(0))]
+        x, y, w, h = box or ()
+        area = item.get("area")
+        table.add(
+            order.setdefault(image, len(order)),
+            category,
+            (x, y, x + w, y + h),
+            number,
+            ignore=bool(item.get("iscrowd", 0)) or bool(item.get("ignore", 0)),
+            identity=item["id"] if isinstance(item.get("id"), int) else -1,
+            area=-1.0 if area is None else float(area),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        shown = {k: item[k] for k in ("id", "image_id", "category_id", "bbox") if k in item}
+        message = f"expected image_id, category_id and bbox of four numbers, got {shown} ({error!r})"
+        problems.append(problem("unreadable", path, number, message))
+        return
+    if isinstance(outline, dict):
+        try:
+            height, width = outline["size"]
+            table.add_rle((int(height), int(width)), outline["counts"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            problems.append(
+                problem("unreadable", path, number, f"run-length mask, annotation id {item.get('id')}: {error!r}")
+            )
+    elif outline:
+        rings = outline if isinstance(outline[0], list) else [outline]
+        for ring in rings:
+            if len(ring) < 6 or len(ring) % 2:
+                message = f"a polygon of {len(ring)} numbers, annotation id {item.get('id')}"
+                problems.append(problem("unreadable", path, number, message))
+                continue
+            try:
+                table.add_ring(ring)
+            except TypeError as error:
+                problems.append(
+                    problem("unreadable", path, number, f"polygon, annotation id {item.get('id')}: {error}")
+                )
+    points = item.get("keypoints")
+    if points:
+        if len(points) % 3:
+            message = f"{len(points)} keypoint numbers, expected 3 a keypoint, annotation id {item.get('id')}"
+            problems.append(problem("unreadable", path, number, message))
+        else:
+            table.add_keypoints(np.asarray(points, np.float32).reshape(-1, 3))
+
+
+def _existing(
+    records: dict[Any, dict[str, Any]], folder: Path, path: Path, problems: list[Problem]
+) -> tuple[dict[Any, int], list[tuple[str, int | str, tuple[int, int], str]]]:
+    """Positions by image id and the rows of the images whose files exist; all when not one does (annotations only)."""
+    listed = {e.name for e in os.scandir(folder)} if folder.is_dir() else set()
+    there = {}
+    for identity, record in records.items():
+        file_name = str(record["file_name"]).replace("\\", "/")
+        if file_name in listed or ("/" in file_name and (folder / file_name).is_file()):
+            there[identity] = file_name
+        elif os.path.basename(file_name) in listed:
+            there[identity] = os.path.basename(file_name)
+    if not there and records:
+        message = f"none of the {len(records)} images is in {folder}; annotations only"
+        problems.append(Problem("missing image", "kept", str(path), None, message))
+        there = {identity: str(record["file_name"]) for identity, record in records.items()}
+    position: dict[Any, int] = {}
+    rows: list[tuple[str, int | str, tuple[int, int], str]] = []
+    source = str(path)
+    for identity, record in records.items():
+        if identity not in there:
+            problems.append(
+                problem("missing image", str(folder / str(record["file_name"])), None, f"image id {identity}")
+            )
+            continue
+        position[identity] = len(rows)
+        size = (int(record.get("height") or 0), int(record.get("width") or 0))
+        rows.append((os.path.join(folder, there[identity]), identity, size, source))
+    return position, rows
+
+
+def find_images(path: Path, names: list[str]) -> Path:
+    """The folder beside the annotation file that holds most of (a sample of) the named images."""
+    split = split_of(path.stem) or split_of(path.parent.name)
+    token = re.sub(r"^(instances|person_keypoints|annotations|coco)[_-]*", "", path.stem)
+    words = list(dict.fromkeys([token, path.stem] + (spellings(split) if split else [])))
+    bases = [path.parent, path.parent.parent]
+    candidates: list[Path] = []
+    for base in bases:
+        candidates += [base] + [base / w for w in words]
+        for folder in IMAGE_FOLDERS:
+            candidates += [base / folder] + [base / folder / w for w in words]
+        candidates += [base / w / folder for w in words for folder in IMAGE_FOLDERS]
+    step = max(1, len(names) // 20)
+    sample = [n.replace("\\", "/") for n in names[::step]]
+
+    def score(folder: Path) -> int:
+        if not folder.is_dir():
+            return 0
+        whole = sum((folder / n).is_file() for n in sample)
+        return whole or sum((folder / os.path.basename(n)).is_file() for n in sample)
+
+    best = max(candidates, key=score)
+    return best if score(best) else path.parent
+
+
+def is_coco(path: Path) -> bool:
+    """Whether a JSON file looks like COCO's: two of its three arrays are named in the first megabyte."""
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            head = file.read(1 << 16)
+            if '"shapes"' in head:
+                return False
+            found = set(_KEYS.findall(head))
+            if found and len(found) < 2:
+                found |= set(_KEYS.findall(head + file.read(1 << 20)))
+    except OSError:
+        return False
+    return "annotations" in found or len(found) >= 2
+
+
+def _usable(files: Iterable[Path]) -> list[Path]:
+    return [f for f in files if not f.name.lower().startswith(_NOT_OBJECTS) and is_coco(f)]
+
+
+def find(root: Path) -> Layout | None:
+    """COCO files in ``root`` and ``root/annotations``, or in each split folder; several of one split: one is chosen.
+
+    Of the files of a split the one named just like it comes first (val.json), then instances_*, then others by name;
+    all of them open by their full stem.
+    """
+    folders = [root] + [f for f in sorted_folders(root) if f.name.lower() in _ANNOTATION_FOLDERS]
+    usable = _usable(f for folder in folders for f in _few_json(folder))
+    groups: dict[str | None, list[Path]] = {}
+    for file in usable:
+        groups.setdefault(split_of(file.stem), []).append(file)
+    if not usable:
+        for split, folder in split_folders(root).items():
+            inside = [f for sub in [folder, *sorted_folders(folder)] for f in _few_json(sub)]
+            if inside := _usable(inside):
+                groups[split] = inside
+    if not groups:
+        return None
+
+    def opener(file: Path, split: str) -> partial[COCODataset]:
+        return partial(COCODataset, file, name=f"{root.name}@{split}")
+
+    chosen = {s: min(files, key=lambda f: _rank(f)) for s, files in groups.items() if s is not None}
+    if "train" in chosen or "val" in chosen:
+        chosen.pop("trainval", None)
+    splits = {s: opener(chosen[s], s) for s in ordered_splits(chosen)}
+    if not splits:
+        splits = {f.stem: opener(f, f.stem) for f in groups[None]}
+    return Layout("COCO", splits, {f.stem: opener(f, f.stem) for files in groups.values() for f in files})
+
+
+def _few_json(folder: Path) -> list[Path]:
+    """The JSON files of a folder, none when it holds so many that each must belong to one image."""
+    files = sorted_files(folder, {".json"})
+    return files if len(files) <= 50 else []
+
+
+def _rank(file: Path) -> tuple[int, str]:
+    words = [w for w in re.split(r"[^a-z]+", file.stem.lower()) if w]
+    if len(words) == 1:
+        return 0, file.name
+    return (1 if "instances" in words else 2), file.name
