@@ -7,10 +7,17 @@ variable ``CHAINSIGHT_ONEDNN=0`` selects the reference always.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from math import prod
 from typing import NamedTuple
 
+import numpy as np
+
 from ..device import Array
-from . import reference
+from . import onednn, reference
 from .reference import Activation, erf, max_pool2d_indices, sigmoid
 from .specs import ConvSpec, PoolSpec
 
@@ -23,66 +30,140 @@ __all__ = [
     "PoolState",
     "avg_pool2d",
     "avg_pool2d_grad",
+    "backend_name",
     "batch_norm",
     "batch_norm_grad",
     "conv2d",
     "conv2d_input_grad",
     "conv2d_weight_grad",
     "erf",
+    "get_num_threads",
+    "library_version",
     "linear",
     "matmul",
     "max_pool2d",
     "max_pool2d_grad",
     "max_pool2d_indices",
+    "set_num_threads",
     "sigmoid",
+    "use_reference",
 ]
 
 
+_FLOAT32 = np.dtype(np.float32)
+_SMALL_PRODUCT = 32768  # multiplications below which NumPy's call costs less
+_reference_only: ContextVar[bool] = ContextVar("reference_only", default=os.environ.get("CHAINSIGHT_ONEDNN") == "0")
+
+
+@contextmanager
+def use_reference() -> Iterator[None]:
+    """Run the reference kernels in this context (and thread).
+
+    >>> with use_reference():
+    ...     backend_name()
+    'reference'
+    """
+    token = _reference_only.set(True)
+    try:
+        yield
+    finally:
+        _reference_only.reset(token)
+
+
+def _fast(*arrays: Array) -> bool:
+    """Whether oneDNN may take these arrays: all float32 of NumPy (None is a missing bias), and the library there."""
+    for a in arrays:
+        if a is not None and not (isinstance(a, np.ndarray) and a.dtype == _FLOAT32):
+            return False
+    return not _reference_only.get() and onednn.load() is not None
+
+
+def backend_name() -> str:
+    """What computes on float32 NumPy arrays: "onednn" or "reference"."""
+    return "onednn" if _fast() else "reference"
+
+
+def library_version() -> str | None:
+    """The version of oneDNN, None when it is not used."""
+    library = onednn.load() if _fast() else None
+    return None if library is None else library.version
+
+
+def set_num_threads(count: int) -> None:
+    """Use ``count`` threads for each heavy operation. Raises ValueError below 1."""
+    if count < 1:
+        raise ValueError(f"expected at least 1 thread, got {count}")
+    onednn.set_num_threads(count)
+
+
+def get_num_threads() -> int:
+    """The number of threads that a heavy operation uses."""
+    return onednn.get_num_threads()
+
+
 class PoolState(NamedTuple):
-    """What ``max_pool2d_grad`` needs of the forward pass."""
+    """What ``max_pool2d_grad`` needs of the forward pass: the reference's taps, or what oneDNN noted for itself."""
 
     spec: PoolSpec
     taps: Array
+    from_onednn: bool
 
 
 def conv2d(x: Array, w: Array, b: Array | None, spec: ConvSpec) -> Array:
     """Cross-correlation of x (batch, in, height, width) with w (out, in / groups, height, width), plus b (out,)."""
+    if _fast(x, w, b) and (y := onednn.conv2d(x, w, b, spec)) is not None:
+        return y
     return reference.conv2d(x, w, b, spec)
 
 
 def conv2d_input_grad(gy: Array, w: Array, x_shape: tuple[int, ...], spec: ConvSpec) -> Array:
     """The gradient of ``conv2d`` by x, of shape ``x_shape``; also the forward pass of a transposed convolution."""
+    if _fast(gy, w) and (gx := onednn.conv2d_input_grad(gy, w, x_shape, spec)) is not None:
+        return gx
     return reference.conv2d_input_grad(gy, w, x_shape, spec)
 
 
 def conv2d_weight_grad(x: Array, gy: Array, w_shape: tuple[int, ...], spec: ConvSpec) -> Array:
     """The gradient of ``conv2d`` by w, of shape ``w_shape``."""
+    if _fast(x, gy) and (gw := onednn.conv2d_weight_grad(x, gy, w_shape, spec)) is not None:
+        return gw
     return reference.conv2d_weight_grad(x, gy, w_shape, spec)
 
 
-def max_pool2d(x: Array, spec: PoolSpec) -> tuple[Array, PoolState]:
-    """The largest value of each window, and what ``max_pool2d_grad`` needs."""
+def max_pool2d(x: Array, spec: PoolSpec, need_state: bool = True) -> tuple[Array, PoolState | None]:
+    """The largest value of each window, and what ``max_pool2d_grad`` needs (None unless ``need_state``)."""
+    if _fast(x) and (found := onednn.max_pool2d(x, spec, need_state)) is not None:
+        y, taps = found
+        return y, PoolState(spec, taps, True) if need_state else None
     y, taps = reference.max_pool2d(x, spec)
-    return y, PoolState(spec, taps)
+    return y, PoolState(spec, taps, False) if need_state else None
 
 
 def max_pool2d_grad(gy: Array, x_shape: tuple[int, ...], state: PoolState) -> Array:
     """The gradient of ``max_pool2d``."""
+    if state.from_onednn:
+        return onednn.max_pool2d_grad(gy, x_shape, state.taps, state.spec)
     return reference.max_pool2d_grad(gy, x_shape, state.taps, state.spec)
 
 
 def avg_pool2d(x: Array, spec: PoolSpec, count_include_pad: bool) -> Array:
     """The mean of each window; zeros of the padding count as elements if ``count_include_pad``."""
+    if _fast(x) and (y := onednn.avg_pool2d(x, spec, count_include_pad)) is not None:
+        return y
     return reference.avg_pool2d(x, spec, count_include_pad)
 
 
 def avg_pool2d_grad(gy: Array, x_shape: tuple[int, ...], spec: PoolSpec, count_include_pad: bool) -> Array:
     """The gradient of ``avg_pool2d``."""
+    if _fast(gy) and (gx := onednn.avg_pool2d_grad(gy, x_shape, spec, count_include_pad)) is not None:
+        return gx
     return reference.avg_pool2d_grad(gy, x_shape, spec, count_include_pad)
 
 
 def batch_norm(x: Array, gamma: Array, beta: Array, eps: float) -> tuple[Array, Array, Array]:
     """x normalised over batch, height and width, times gamma plus beta; then the mean and the biased variance."""
+    if _fast(x, gamma, beta) and (found := onednn.batch_norm(x, gamma, beta, eps)) is not None:
+        return found
     return reference.batch_norm(x, gamma, beta, eps)
 
 
@@ -90,26 +171,53 @@ def batch_norm_grad(
     x: Array, gy: Array, gamma: Array, mean: Array, var: Array, eps: float
 ) -> tuple[Array, Array, Array]:
     """The gradients of ``batch_norm`` by x, gamma and beta, from the statistics it returned."""
+    if _fast(x, gy, gamma, mean, var) and (grads := onednn.batch_norm_grad(x, gy, gamma, mean, var, eps)) is not None:
+        return grads
     return reference.batch_norm_grad(x, gy, gamma, mean, var, eps)
 
 
 def matmul(a: Array, b: Array) -> Array:
     """The matrix product of the last two axes, the axes before them broadcast."""
-    return reference.matmul(a, b)
+    if a.ndim < 2 or b.ndim < 2 or a.size * b.shape[-1] < _SMALL_PRODUCT or not _fast(a, b):
+        return reference.matmul(a, b)
+    stack = () if b.ndim == 2 else np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    if b.ndim == 2:
+        left, right = a.reshape(-1, a.shape[-1]), b
+    else:
+        left = np.broadcast_to(a, (*stack, *a.shape[-2:])).reshape(-1, *a.shape[-2:])
+        right = np.broadcast_to(b, (*stack, *b.shape[-2:])).reshape(-1, *b.shape[-2:])
+    y = onednn.matmul(left, right)
+    if y is None:
+        return reference.matmul(a, b)
+    return y.reshape(*(stack or a.shape[:-2]), a.shape[-2], b.shape[-1])
 
 
 def linear(x: Array, w: Array, b: Array | None) -> Array:
     """x (..., in) times the transpose of w (out, in), plus b (out,)."""
+    if x.size * w.shape[0] >= _SMALL_PRODUCT and _fast(x, w, b):
+        y = onednn.linear(x.reshape(-1, x.shape[-1]), w, b)
+        if y is not None:
+            return y.reshape(*x.shape[:-1], w.shape[0])
     return reference.linear(x, w, b)
 
 
 class FusedConv2d:
-    """A convolution prepared for inference: activation(conv(x) + b + residual) in one pass over the output."""
+    """A convolution prepared for inference: activation(conv(x) + b + residual) in one pass over the output.
+
+    The weights are packed for the kernel at the first call: later changes of the array have no effect.
+
+    >>> conv = FusedConv2d(np.ones((1, 1, 3, 3), np.float32), None, ConvSpec(), ("relu", 0.0, 0.0))
+    >>> conv(np.ones((1, 1, 3, 4), np.float32)).tolist()
+    [[[[9.0, 9.0]]]]
+    """
 
     def __init__(self, w: Array, b: Array | None, spec: ConvSpec, activation: Activation | None = None) -> None:
         self.w, self.b, self.spec, self.activation = w, b, spec, activation
+        self._onednn = onednn.FusedConv2d(w, b, spec, activation) if _fast(w, b) else None
 
     def __call__(self, x: Array, residual: Array | None = None) -> Array:
+        if self._onednn is not None and _fast(x, residual) and (y := self._onednn(x, residual)) is not None:
+            return y
         y = reference.conv2d(x, self.w, self.b, self.spec)
         if residual is not None:
             y += residual
@@ -117,12 +225,19 @@ class FusedConv2d:
 
 
 class FusedLinear:
-    """A linear layer prepared for inference: activation(x @ w.T + b + residual)."""
+    """A linear layer prepared for inference: activation(x @ w.T + b + residual), x of shape (..., in)."""
 
     def __init__(self, w: Array, b: Array | None, activation: Activation | None = None) -> None:
         self.w, self.b, self.activation = w, b, activation
+        self._onednn = onednn.FusedLinear(w, b, activation) if _fast(w, b) else None
 
     def __call__(self, x: Array, residual: Array | None = None) -> Array:
+        if self._onednn is not None and _fast(x, residual):
+            rows = prod(x.shape[:-1])
+            wide = None if residual is None else residual.reshape(rows, -1)
+            y = self._onednn(x.reshape(rows, -1), wide)
+            if y is not None:
+                return y.reshape(*x.shape[:-1], self.w.shape[0])
         y = reference.linear(x, self.w, self.b)
         if residual is not None:
             y = y + residual

@@ -1,0 +1,97 @@
+"""The pool of memory blocks: reuse, safety and its bound."""
+
+import gc
+import threading
+
+import numpy as np
+from chainsight.core.kernels.memory import SMALL, Pool
+
+SHAPE = (1, 64, 32, 32)  # 256 KiB of float32
+
+
+def test_arrays_are_channels_last_and_blocks_are_reused():
+    pool = Pool()
+    a = pool.empty(SHAPE)
+    assert a.shape == SHAPE
+    assert a.dtype == np.float32
+    assert a.transpose(0, 2, 3, 1).flags.c_contiguous
+    assert a.ctypes.data % 64 == 0
+    address = a.ctypes.data
+    del a
+    assert pool.usage() == (0, 256 * 1024)
+    assert pool.empty(SHAPE).ctypes.data == address
+    assert pool.empty((300, 200), np.float64).flags.c_contiguous
+
+
+def test_any_view_keeps_the_block():
+    pool = Pool()
+    views = []
+    for i in range(20):
+        a = pool.empty(SHAPE)
+        a[...] = i
+        views.append(a.reshape(64, -1)[3:5, ::2].T if i % 2 else a[0, 1:2].view(np.int32))
+    del a
+    gc.collect()
+    for i, view in enumerate(views):
+        assert (view.view(np.float32) == i).all()
+    assert len({v.__array_interface__["data"][0] for v in views}) == 20
+    assert pool.usage() == (20 * 256 * 1024, 0)
+    views.clear()
+    assert pool.usage()[0] == 0
+
+
+def test_an_array_in_a_reference_cycle_returns_its_block():
+    pool = Pool()
+    cycle = [pool.empty(SHAPE)]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert pool.usage() == (0, 256 * 1024)
+
+
+def test_small_and_empty_arrays_do_not_use_the_pool():
+    pool = Pool()
+    a, b = pool.empty((1, 4, 8, 8)), pool.empty((0, 64, 512, 512))
+    assert a.nbytes < SMALL
+    assert b.size == 0
+    assert pool.usage() == (0, 0)
+
+
+def test_a_block_of_at_most_twice_the_size_is_taken():
+    pool = Pool()
+    a = pool.empty((1, 64, 64, 64))
+    address = a.ctypes.data
+    del a
+    b = pool.empty((1, 40, 64, 64))
+    assert b.ctypes.data == address
+    del b
+    c = pool.empty((1, 8, 64, 64))
+    assert c.ctypes.data != address
+
+
+def test_idle_memory_is_bounded_by_the_largest_need():
+    pool = Pool()
+    for megabytes in range(1, 200, 3):  # every size is new, each array dies at once
+        pool.empty((megabytes, 1024 * 1024), np.uint8)
+        live, idle = pool.usage()
+        assert live + idle <= 1.25 * 2**20 * (megabytes + 1) + 64 * 2**20
+    pool.trim()
+    assert pool.usage() == (0, 0)
+
+
+def test_threads_never_share_a_block():
+    pool, failures = Pool(), []
+
+    def work(number):
+        for _ in range(200):
+            a, b = pool.empty(SHAPE), pool.empty(SHAPE)
+            a[...], b[...] = number, -number
+            if not ((a == number).all() and (b == -number).all()):
+                failures.append(number)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
