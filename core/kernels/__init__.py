@@ -234,8 +234,8 @@ class FusedLinear:
     def __call__(self, x: Array, residual: Array | None = None) -> Array:
         if self._onednn is not None and _fast(x, residual):
             rows = prod(x.shape[:-1])
-            wide = None if residual is None else residual.reshape(rows, -1)
-            y = self._onednn(x.reshape(rows, -1), wide)
+            wide = None if residual is None else residual.reshape(rows, self.w.shape[0])
+            y = self._onednn(x.reshape(rows, x.shape[-1]), wide)
             if y is not None:
                 return y.reshape(*x.shape[:-1], self.w.shape[0])
         y = reference.linear(x, self.w, self.b)

@@ -36,6 +36,7 @@ def test_any_view_keeps_the_block():
         assert (view.view(np.float32) == i).all()
     assert len({v.__array_interface__["data"][0] for v in views}) == 20
     assert pool.usage() == (20 * 256 * 1024, 0)
+    del view
     views.clear()
     assert pool.usage()[0] == 0
 
