@@ -1,0 +1,276 @@
+"""Speed and memory, side by side with the engines people would use instead, in one run.
+
+    python -m chainsight.evaluations.speed --peer-python ../peer/bin/python --json speed.json
+
+Every engine runs in a process of its own (`--peer-python` names the interpreter that has torch, ONNX Runtime or
+OpenVINO; whichever of them it lacks is left out), keeps its model loaded and works only when its turn comes:
+A B C A B C, never two at once, so that a machine that gets slower gets slower for all. All get the same weights and
+the same inputs, and their outputs are compared with ours before any time is believed. The tasks:
+
+- `network`: ResNet-50 at 224 x 224, batch 1; once more with another busy process on the same processors;
+- `ssdlite`, `fasterrcnn`: the whole predict call on a 480 x 640 photo, from the array to the boxes;
+- `training`: one SGD step of ResNet-50, batch 8.
+
+Peak memory is that of the whole process at its end (`ru_maxrss`). Thread pools are told to sleep rather than spin
+(`GOMP_SPINCOUNT`), and OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE, which slow every engine that obeys them, are removed.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = dict[str, NDArray[Any]]
+WORKER = Path(__file__).with_name("speed_worker.py")
+PAUSE = 0.03  # seconds before each turn: long enough for the last engine's threads to fall asleep
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is timed: `limit` is the most our time may be of the time of the engine `against`."""
+
+    name: str
+    model: str
+    engines: tuple[str, ...]
+    against: str
+    limit: float
+
+
+TASKS = (
+    Task("network", "resnet50", ("torch", "torch-nhwc", "onnxruntime", "openvino"), "onnxruntime", 1.15),
+    Task("ssdlite", "ssdlite320_mobilenet_v3_large", ("torch",), "torch", 0.7),
+    Task("fasterrcnn", "fasterrcnn_resnet50_fpn", ("torch",), "torch", 0.55),
+    Task("training", "resnet50", ("torch", "torch-nhwc"), "torch", 0.9),
+)
+
+
+@dataclass
+class Result:
+    """One engine on one task: seconds of every turn, quiet and beside a busy process, megabytes, agreement."""
+
+    task: str
+    engine: str
+    version: str
+    seconds: list[float] = field(default_factory=list)
+    busy_seconds: list[float] = field(default_factory=list)
+    peak_mb: float = 0.0
+    agreement: str = ""
+
+
+def environment(threads: int) -> dict[str, str]:
+    """The environment of the measured processes."""
+    env = {k: v for k, v in os.environ.items() if k not in ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")}
+    return env | {"OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "1000")}
+
+
+class Worker:
+    """A process with one engine and one model loaded. `missing` says why it has none."""
+
+    def __init__(self, command: Sequence[str], threads: int) -> None:
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment(threads)
+        )
+        first = self._reply()
+        self.missing: str | None = first.get("missing")
+        self.version: str = first.get("version", "")
+
+    def _reply(self) -> dict[str, Any]:
+        line = self.process.stdout.readline() if self.process.stdout else ""
+        if not line:
+            self.close()
+            raise RuntimeError(f"the worker {self.process.args!r} ended with status {self.process.returncode}")
+        reply: dict[str, Any] = json.loads(line)
+        return reply
+
+    def order(self, line: str) -> dict[str, Any]:
+        """Send one order and wait for its reply."""
+        if self.process.stdin is None:
+            raise RuntimeError("the worker's input is closed")
+        print(line, file=self.process.stdin, flush=True)
+        return self._reply()
+
+    def run(self) -> float:
+        """One turn, in seconds."""
+        return float(self.order("run")["seconds"])
+
+    def close(self) -> None:
+        """Let the process end and wait for it."""
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream:
+                stream.close()
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def busy_process() -> Iterator[None]:
+    """Another process that never rests, while the block runs."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def interleave(workers: Mapping[str, Worker], rounds: int) -> dict[str, list[float]]:
+    """The seconds of `rounds` turns of every worker, taken in turn."""
+    seconds: dict[str, list[float]] = {name: [] for name in workers}
+    for _ in range(rounds):
+        for name, worker in workers.items():
+            time.sleep(PAUSE)
+            seconds[name].append(worker.run())
+    return seconds
+
+
+def agreement(ours: Arrays, theirs: Arrays) -> str:
+    """How far two outputs agree: the largest relative difference, or the share of detections found by both.
+
+    A detection is found when the other has one of the same label, IoU >= 0.99 and a score within 1e-3.
+    """
+    if "boxes" not in ours:
+        name = next(iter(ours))
+        difference = np.abs(ours[name] - theirs[name]).max() / max(float(np.abs(theirs[name]).max()), 1e-12)
+        return f"{name} differ by {difference:.1e}"
+    a, b = ours["boxes"][:, None], theirs["boxes"][None]
+    sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
+    common = np.clip(sides, 0, None).prod(2)
+    areas = (a[..., 2:] - a[..., :2]).prod(2) + (b[..., 2:] - b[..., :2]).prod(2)
+    same = common >= 0.99 * (areas - common)
+    same &= ours["labels"][:, None] == theirs["labels"][None]
+    same &= np.abs(ours["scores"][:, None] - theirs["scores"][None]) <= 1e-3
+    return f"{int(same.any(0).sum())} of {same.shape[1]} detections found, {same.shape[0]} given"
+
+
+def measure(task: Task, commands: Mapping[str, Sequence[str]], folder: Path, rounds: int, threads: int) -> list[Result]:
+    """Run one task on all engines of `commands`; the first one is ours and the others are compared with it."""
+    workers: dict[str, Worker] = {}
+    with contextlib.ExitStack() as stack:
+        for name, command in commands.items():
+            worker = Worker(command, threads)
+            stack.callback(worker.close)
+            if worker.missing is None:
+                workers[name] = worker
+            else:
+                print(f"{task.name}: no {name} ({worker.missing})", file=sys.stderr)
+        results = {n: Result(task.name, n, w.version) for n, w in workers.items()}
+        outputs: dict[str, Arrays] = {}
+        for name, worker in workers.items():
+            worker.run()
+            worker.order(f"save {folder / 'outputs.npz'}")
+            outputs[name] = dict(np.load(folder / "outputs.npz"))
+        for name in list(workers)[1:]:
+            results[name].agreement = agreement(outputs[next(iter(workers))], outputs[name])
+        interleave(workers, 2)  # warm up
+        for name, seconds in interleave(workers, rounds).items():
+            results[name].seconds = seconds
+        if task.name == "network":
+            with busy_process():
+                for name, seconds in interleave(workers, rounds).items():
+                    results[name].busy_seconds = seconds
+        for name, worker in workers.items():
+            results[name].peak_mb = worker.order(f"save {folder / 'outputs.npz'}")["peak_mb"]
+    return list(results.values())
+
+
+def table(results: Sequence[Result]) -> str:
+    """The results as text: medians with the quartiles, our share of each engine's time, the limits kept or not."""
+    lines = [f"{'task':<11}{'engine':<13}{'version':<22}{'median ms':>10}{'quartiles':>16}{'ours/its':>9}"]
+    lines[0] += f"{'busy ms':>9}{'slower':>8}{'peak MB':>9}  agreement with ours"
+    ours = {r.task: r for r in results if r.engine == "chainsight"}
+    by_name = {(r.task, r.engine): r for r in results}
+
+    def slowdown(result: Result) -> float:
+        return statistics.median(result.busy_seconds) / statistics.median(result.seconds)
+
+    for r in results:
+        low, middle, high = np.percentile(np.array(r.seconds) * 1e3, (25, 50, 75))
+        share = f"{statistics.median(ours[r.task].seconds) * 1e3 / middle:.2f}" if r.task in ours else ""
+        busy = f"{statistics.median(r.busy_seconds) * 1e3:9.1f}{slowdown(r):8.2f}" if r.busy_seconds else " " * 17
+        lines.append(
+            f"{r.task:<11}{r.engine:<13}{r.version[:20]:<22}{middle:10.1f}{f'{low:.1f}-{high:.1f}':>16}{share:>9}"
+            f"{busy}{r.peak_mb:9.0f}  {r.agreement}"
+        )
+    for task in TASKS:
+        mine, its = ours.get(task.name), by_name.get((task.name, task.against))
+        if mine and its:
+            ratio = statistics.median(mine.seconds) / statistics.median(its.seconds)
+            verdict = "kept" if ratio <= task.limit else "MISSED"
+            lines.append(f"{task.name}: {ratio:.2f} of {task.against}'s time, at most {task.limit}: {verdict}")
+            if mine.busy_seconds:
+                ratio = slowdown(mine) / slowdown(its)
+                verdict = "kept" if ratio <= 2 else "MISSED"
+                lines.append(f"{task.name}, busy: {ratio:.2f} of {task.against}'s slowdown, at most 2: {verdict}")
+    return "\n".join(lines)
+
+
+def prepare(tasks: Sequence[Task], sources: Mapping[str, str], photo: Path | None, folder: Path) -> None:
+    """Write the weights and the inputs for the workers. `sources` names weights (entry or file) by model."""
+    from .. import load, read_image
+
+    generator = np.random.default_rng(0)
+    for model_name in {task.model for task in tasks}:
+        model = load(model_name, weights=sources.get(model_name))
+        np.savez(folder / f"{model_name}.npz", **model.state_dict())
+    if photo is None:  # noise would give detectors nothing to find, a smooth pattern gives them a little
+        y, x = np.mgrid[0:480, 0:640]
+        picture = np.stack([(x * y // 97) % 256, (x * 3 + y) // 4 % 256, (y * 5 - x) % 256], 2).astype(np.uint8)
+    else:
+        picture = np.asarray(read_image(photo))
+    np.savez(
+        folder / "inputs.npz",
+        photo=picture,
+        image=generator.standard_normal((1, 3, 224, 224), np.float32),
+        batch=generator.standard_normal((8, 3, 224, 224), np.float32),
+        targets=np.arange(8) * 100,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print the table, write the JSON. The exit status is 0 when everything could be measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer-python", default=sys.executable, help="the interpreter that has the other engines")
+    parser.add_argument("--tasks", nargs="+", default=[t.name for t in TASKS], choices=[t.name for t in TASKS])
+    parser.add_argument("--weights", nargs="+", default=[], metavar="MODEL=SOURCE", help="entry or file; else random")
+    parser.add_argument("--photo", type=Path, help="a photo for the detectors; else a pattern of 480 x 640")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args(arguments)
+    sources = dict(item.split("=", 1) for item in options.weights)
+    tasks = [t for t in TASKS if t.name in options.tasks]
+    load_before = os.getloadavg()[0]
+    if hasattr(os, "sched_setaffinity"):  # all processes share the same processors, the busy one too
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        prepare(tasks, sources, options.photo, folder)
+        for task in tasks:
+            ends = [task.name, task.model, str(folder)]
+            commands = {"chainsight": [sys.executable, str(WORKER), "chainsight", *ends]}
+            commands |= {e: [options.peer_python, str(WORKER), e, *ends] for e in task.engines}
+            results += measure(task, commands, folder, options.rounds, options.threads)
+    print(table(results))
+    print(f"load of the machine before: {load_before:.2f}{'' if load_before < 0.5 else ' (not quiet: repeat)'}")
+    if options.json:
+        about = {"machine": platform.processor() or platform.machine(), "threads": options.threads}
+        about |= {"load_before": load_before, "rounds": options.rounds, "weights": sources}
+        options.json.write_text(json.dumps(about | {"results": [asdict(r) for r in results]}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""One engine in a process of its own: the program of the workers that `speed.py` starts and gives its orders to.
+
+    PYTHON speed_worker.py ENGINE TASK MODEL FOLDER
+
+FOLDER holds MODEL.npz (the weights by torch's names) and inputs.npz (photo, image, batch, targets). The interpreter may
+be any that has the engine: nothing but NumPy is imported until the engine is built.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Arrays = dict[str, NDArray[Any]]
+Run = Callable[[], Mapping[str, Any]]
+
+
+def chainsight_run(task: str, model_name: str, state: Arrays, given: Arrays) -> tuple[str, Run]:
+    """Our own engine, through its public interface."""
+    chainsight: Any = importlib.import_module("chainsight")
+    core: Any = importlib.import_module("chainsight.core")
+    model = chainsight.load(model_name, weights=None)
+    model.load_state_dict(state)
+    version = str(chainsight.__version__)
+    if task == "training":
+        optimizers: Any = importlib.import_module("chainsight.core.optimizers")
+        model.train()
+        optimizer = optimizers.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+        def step() -> Mapping[str, Any]:
+            optimizer.zero_grad()
+            loss = core.functions.softmax_cross_entropy(model(core.Tensor(given["batch"])), given["targets"])
+            loss.backward()
+            optimizer.step()
+            return {"loss": loss.data}
+
+        return version, step
+    model.eval()
+    if task == "network":
+
+        def forward() -> Mapping[str, Any]:
+            with core.no_grad():
+                return {"logits": model(core.Tensor(given["image"])).data}
+
+        return version, forward
+
+    def predict() -> Mapping[str, Any]:
+        found = model.predict(given["photo"], score_threshold=None)
+        return {"boxes": found.boxes, "scores": found.scores, "labels": found.category_ids}
+
+    return version, predict
+
+
+def torch_run(task: str, model_name: str, state: Arrays, given: Arrays, channels_last: bool) -> tuple[str, Run]:
+    """torch eager with torchvision's model, built as its published entry builds it."""
+    torch: Any = importlib.import_module("torch")
+    api: Any = importlib.import_module("torchvision.models._api")
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    tensors = {k: torch.from_numpy(v) for k, v in state.items()}
+    api.WeightsEnum.get_state_dict = lambda *_, **__: tensors  # in place of the download
+    detector = task not in ("network", "training")
+    options = {"weights_backbone": None} if detector else {}
+    model = api.get_model(model_name, weights="COCO_V1" if detector else "IMAGENET1K_V1", **options)
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    model = model.to(memory_format=layout)
+    if task == "training":
+        batch = torch.from_numpy(given["batch"]).to(memory_format=layout)
+        targets = torch.from_numpy(given["targets"])
+        model.train()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+        def step() -> Mapping[str, Any]:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(batch), targets)
+            loss.backward()
+            optimizer.step()
+            return {"loss": loss.detach().numpy()}
+
+        return str(torch.__version__), step
+    model.eval()
+    torch.set_grad_enabled(False)
+    if task == "network":
+        image = torch.from_numpy(given["image"]).to(memory_format=layout)
+        return str(torch.__version__), lambda: {"logits": model(image).numpy()}
+
+    def predict() -> Mapping[str, Any]:
+        image = torch.from_numpy(given["photo"]).permute(2, 0, 1).float() / 255
+        return {k: v.numpy() for k, v in model([image])[0].items()}
+
+    return str(torch.__version__), predict
+
+
+def resnet50_graph(state: Arrays, path: Path) -> None:
+    """Write ResNet-50 as an ONNX file (needs the package onnx); engines fold the batch norms themselves."""
+    onnx: Any = importlib.import_module("onnx")
+    nodes: list[Any] = []
+
+    def add(kind: str, inputs: Sequence[str], **attributes: Any) -> str:
+        nodes.append(onnx.helper.make_node(kind, list(inputs), [f"v{len(nodes)}"], **attributes))
+        return f"v{len(nodes) - 1}"
+
+    def convolve(x: str, conv: str, norm: str, stride: int = 1) -> str:
+        kernel = state[f"{conv}.weight"].shape[2]
+        y = add("Conv", (x, f"{conv}.weight"), strides=[stride] * 2, pads=[kernel // 2] * 4, kernel_shape=[kernel] * 2)
+        names = (f"{norm}.{k}" for k in ("weight", "bias", "running_mean", "running_var"))
+        return add("BatchNormalization", (y, *names), epsilon=1e-5)
+
+    x = add("Relu", [convolve("input", "conv1", "bn1", 2)])
+    x = add("MaxPool", [x], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
+    for layer, blocks in enumerate((3, 4, 6, 3), 1):
+        for block in range(blocks):
+            at, stride = f"layer{layer}.{block}", 2 if layer > 1 and block == 0 else 1
+            y = add("Relu", [convolve(x, f"{at}.conv1", f"{at}.bn1")])
+            y = add("Relu", [convolve(y, f"{at}.conv2", f"{at}.bn2", stride)])
+            y = convolve(y, f"{at}.conv3", f"{at}.bn3")
+            shortcut = convolve(x, f"{at}.downsample.0", f"{at}.downsample.1", stride) if block == 0 else x
+            x = add("Relu", [add("Add", (y, shortcut))])
+    x = add("Flatten", [add("GlobalAveragePool", [x])])
+    add("Gemm", (x, "fc.weight", "fc.bias"), transB=1)
+    nodes[-1].output[0] = "output"
+    weights = [onnx.numpy_helper.from_array(v, k) for k, v in state.items() if v.dtype == np.float32]
+    shapes = (("input", [1, 3, 224, 224]), ("output", [1, 1000]))
+    ends = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in shapes]
+    graph = onnx.helper.make_graph(nodes, "resnet50", ends[:1], ends[1:], weights)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8), path)
+
+
+def onnxruntime_run(state: Arrays, given: Arrays, folder: Path) -> tuple[str, Run]:
+    """ONNX Runtime on the CPU, float32, its own defaults but for the number of threads."""
+    runtime: Any = importlib.import_module("onnxruntime")
+    resnet50_graph(state, folder / "onnxruntime.onnx")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = int(os.environ["OMP_NUM_THREADS"])
+    session = runtime.InferenceSession(folder / "onnxruntime.onnx", options, providers=["CPUExecutionProvider"])
+    return str(runtime.__version__), lambda: {"logits": session.run(None, {"input": given["image"]})[0]}
+
+
+def openvino_run(state: Arrays, given: Arrays, folder: Path) -> tuple[str, Run]:
+    """OpenVINO on the CPU, pinned to float32: left alone it computes in bfloat16 where the processor can."""
+    openvino: Any = importlib.import_module("openvino")
+    resnet50_graph(state, folder / "openvino.onnx")
+    settings = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_NUM_THREADS": int(os.environ["OMP_NUM_THREADS"]),
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    compiled = openvino.Core().compile_model(str(folder / "openvino.onnx"), "CPU", settings)
+    return str(openvino.__version__), lambda: {"logits": compiled([given["image"]])[0]}
+
+
+def build(engine: str, task: str, model_name: str, folder: Path) -> tuple[str, Run]:
+    """The version of an engine and the function to time. Raises ImportError where the engine is not installed."""
+    state = dict(np.load(folder / f"{model_name}.npz"))
+    given = dict(np.load(folder / "inputs.npz"))
+    if engine == "chainsight":
+        return chainsight_run(task, model_name, state, given)
+    if engine == "onnxruntime":
+        return onnxruntime_run(state, given, folder)
+    if engine == "openvino":
+        return openvino_run(state, given, folder)
+    return torch_run(task, model_name, state, given, channels_last=engine == "torch-nhwc")
+
+
+def serve(make: Callable[[], tuple[str, Run]]) -> None:
+    """Answer the orders on standard input, one line each, until it ends: "run" and "save PATH" (the last outputs)."""
+    resource: Any = importlib.import_module("resource")
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever a library prints must not look like a reply
+
+    def reply(**values: Any) -> None:
+        print(json.dumps(values), file=replies, flush=True)
+
+    try:
+        version, run = make()
+    except ImportError as error:
+        reply(missing=str(error))
+        return
+    reply(version=version)
+    outputs: Mapping[str, Any] = {}
+    for line in sys.stdin:
+        order, _, path = line.strip().partition(" ")
+        if order == "save":
+            arrays: Any = {k: np.asarray(v) for k, v in outputs.items()}
+            np.savez(path, **arrays)
+            reply(peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        else:
+            start = time.perf_counter()
+            outputs = run()
+            reply(seconds=time.perf_counter() - start)
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # this folder: its modules must not hide anybody's
+    engine_name, task_name, name, given_folder = sys.argv[1:]
+    serve(lambda: build(engine_name, task_name, name, Path(given_folder)))

@@ -1,0 +1,140 @@
+"""The timing of engines side by side, with small stand-ins for the engines in real processes."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from chainsight.evaluations import speed, speed_worker
+
+ENGINE = """
+import sys, time
+sys.path.insert(0, {folder!r})
+from speed_worker import serve
+import numpy as np
+
+def make():
+    {prologue}
+    def run():
+        print("noise on standard output")
+        with open({log!r}, "a") as file:
+            file.write({name!r} + " ")
+        time.sleep({seconds})
+        return {{"logits": np.arange(4.0) + {offset}}}
+    return "9.9", run
+
+serve(make)
+"""
+
+
+@pytest.fixture
+def engine(tmp_path: Path):
+    """A command that starts an engine which sleeps for a while and returns four numbers."""
+
+    def command(name: str, seconds: float = 0.001, offset: float = 0.0, prologue: str = "pass") -> list[str]:
+        text = ENGINE.format(
+            folder=str(Path(speed_worker.__file__).parent),
+            log=str(tmp_path / "log"),
+            name=name,
+            seconds=seconds,
+            offset=offset,
+            prologue=prologue,
+        )
+        path = tmp_path / f"{name}.py"
+        path.write_text(text)
+        return [sys.executable, str(path)]
+
+    return command
+
+
+def test_measure_takes_turns_and_compares(engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = speed.Task("network", "none", (), "slow", 1.15)
+    commands = {
+        "chainsight": engine("fast"),
+        "slow": engine("slow", seconds=0.02, offset=3e-3),
+        "absent": engine("absent", prologue="import no_such_engine_at_all"),
+    }
+    ours, slow = speed.measure(task, commands, tmp_path, rounds=3, threads=1)
+    assert "no absent (No module named 'no_such_engine_at_all')" in capsys.readouterr().err
+    assert (tmp_path / "log").read_text().split() == ["fast", "slow"] * (1 + 2 + 3 + 3)
+    assert (ours.engine, slow.engine, slow.version) == ("chainsight", "slow", "9.9")
+    assert len(ours.seconds) == len(slow.seconds) == len(slow.busy_seconds) == 3
+    assert min(slow.seconds) >= 0.02
+    assert ours.agreement == ""
+    assert slow.agreement == "logits differ by 1.0e-03"
+    assert 5 < ours.peak_mb < 1000
+    text = speed.table([ours, slow])
+    assert text.count("\n") == 2
+    assert "logits differ by 1.0e-03" in text
+
+
+def test_worker_that_dies_is_an_error() -> None:
+    with pytest.raises(RuntimeError, match="ended with status 3"):
+        speed.Worker([sys.executable, "-c", "raise SystemExit(3)"], threads=1)
+
+
+def test_worker_reports_its_own_failure(engine, capfd: pytest.CaptureFixture[str]) -> None:
+    worker = speed.Worker(engine("broken", prologue="pass"), threads=1)
+    worker.run()
+    with pytest.raises(RuntimeError, match="ended with status 1"):
+        worker.order("save /no/such/folder/at/all.npz")
+    worker.close()
+    assert "No such file" in capfd.readouterr().err
+
+
+def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
+    monkeypatch.setenv("OPENBLAS_L2_SIZE", "1")
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    found = speed.environment(3)
+    assert found["OMP_NUM_THREADS"] == "3"
+    assert found["GOMP_SPINCOUNT"] == "1000"
+    assert not {"OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE"} & set(found)
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    assert speed.environment(3)["GOMP_SPINCOUNT"] == "7"
+
+
+def test_busy_process_uses_a_processor_and_ends() -> None:
+    with speed.busy_process():
+        time.sleep(0.3)
+        before = os.times()
+    after = os.times()
+    assert after.children_user - before.children_user > 0.02
+
+
+def test_agreement_of_detections() -> None:
+    found = {
+        "boxes": np.array([[0, 0, 10, 10], [5, 5, 20, 20], [1, 1, 2, 2]], np.float32),
+        "scores": np.array([0.9, 0.8, 0.3], np.float32),
+        "labels": np.array([1, 2, 3]),
+    }
+    assert speed.agreement(found, found) == "3 of 3 detections found, 3 given"
+    other = {k: v.copy() for k, v in found.items()}
+    other["boxes"][0, 2] = 10.2  # IoU 0.98
+    other["scores"][1] += 0.002
+    other["labels"][2] = 9
+    assert speed.agreement(found, other) == "0 of 3 detections found, 3 given"
+    other["scores"][1] -= 0.0015
+    none = {"boxes": np.zeros((0, 4)), "scores": np.zeros(0), "labels": np.zeros(0, int)}
+    assert speed.agreement(found, other) == "1 of 3 detections found, 3 given"
+    assert speed.agreement(none, found) == "0 of 3 detections found, 0 given"
+
+
+def test_table_tells_kept_limits_from_missed_ones() -> None:
+    def result(engine: str, milliseconds: float, busy: float = 0.0) -> speed.Result:
+        busy_seconds = [busy / 1e3] if busy else []
+        return speed.Result("network", engine, "1", [milliseconds / 1e3], busy_seconds, 100.0, "")
+
+    text = speed.table([result("chainsight", 20, 100), result("onnxruntime", 18, 36), result("torch", 40, 80)])
+    assert "network: 1.11 of onnxruntime's time, at most 1.15: kept" in text
+    assert "network, busy: 2.50 of onnxruntime's slowdown, at most 2: MISSED" in text
+    assert "0.50" in text.splitlines()[3]
+    assert "MISSED" in speed.table([result("chainsight", 30), result("onnxruntime", 18)])
+
+
+def test_results_can_be_written_as_json() -> None:
+    stored = json.dumps(speed.asdict(speed.Result("network", "torch", "1", [0.1])))
+    assert json.loads(stored)["seconds"] == [0.1]
