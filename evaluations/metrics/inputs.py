@@ -13,17 +13,17 @@ from .matching import Bools, Floats, Ints
 
 
 class BoxTruth(NamedTuple):
-    """The objects of an image; anything with these attributes will do, ``ignore`` and ``area`` may be absent.
+    """The objects of an image; anything with these attributes will do, ``ignore`` and ``areas`` may be absent.
 
     - ``boxes``: (n, 4) xyxy in pixels; ``labels``: (n,) indices of the categories.
     - ``ignore``: (n,) bool, objects that neither count when missed nor when found (COCO's crowds, VOC's difficult).
-    - ``area``: (n,) in square pixels, for metrics by object size; by default that of the box.
+    - ``areas``: (n,) in square pixels, for metrics by object size; by default that of the box.
     """
 
     boxes: Any
     labels: Any
     ignore: Any = None
-    area: Any = None
+    areas: Any = None
 
 
 class BoxesFound(NamedTuple):
@@ -72,7 +72,7 @@ def flatten(
         images += 1
         boxes, n = _boxes(truth.boxes, f"truths[{i}]")
         ignore = _column(getattr(truth, "ignore", None), n, bool, f"truths[{i}].ignore", default=False)
-        area = _column(getattr(truth, "area", None), n, float, f"truths[{i}].area", default=np.nan)
+        area = _column(getattr(truth, "areas", None), n, float, f"truths[{i}].areas", default=np.nan)
         area = np.where(np.isnan(area), (boxes[:, 2:] - boxes[:, :2]).prod(1), area)
         truth_rows.append((np.full(n, i), boxes, _labels(truth.labels, n, categories, f"truths[{i}]"), ignore, area))
         boxes, n = _boxes(found.boxes, f"detections[{i}]")
