@@ -35,7 +35,9 @@ ATTEMPTS = 6
 BACKOFF = 1.0
 """Seconds before the second attempt; doubled for each further one."""
 
-_BLOCK = 1 << 20
+BLOCK = 1 << 16
+"""Bytes that are received and written at a time: what a dropped connection loses."""
+
 _TRANSIENT = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -146,7 +148,7 @@ def _is_cached(wanted: _Wanted) -> bool:
     """Whether the wanted file is there and has the wanted size and hash."""
     try:
         stat = wanted.path.stat()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     if wanted.size is not None and stat.st_size != wanted.size:
         logger.warning("%s has %d bytes, expected %d: not used", wanted.path, stat.st_size, wanted.size)
@@ -184,7 +186,7 @@ def _write_record(wanted: _Wanted, digest: str) -> None:
 def _hash(path: Path) -> str:
     digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(_BLOCK):
+        while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
 
@@ -276,7 +278,7 @@ def _receive(wanted: _Wanted, response: Response, have: int, total: int | None, 
         disable=None if progress else True,  # None: shown on a terminal only
     )
     with bar, open(wanted.part, "ab" if have else "wb") as file:
-        for block in response.iter_content(_BLOCK):
+        for block in response.iter_content(BLOCK):
             try:
                 file.write(block)
             except OSError as error:

@@ -59,7 +59,10 @@ def validate(entry: WeightsEntry) -> None:
         parts.scheme in ("http", "https") and bool(parts.netloc) and not parts.path.endswith("/"),
         f"url {entry.url!r} is not the address of a file",
     )
-    check(bool(re.fullmatch(r"[0-9a-f]{8,64}", entry.sha256)), f"sha256 {entry.sha256!r} is not 8 to 64 hex digits")
+    check(
+        bool(re.fullmatch(r"([0-9a-f]{8,64})?", entry.sha256)),
+        f"sha256 {entry.sha256!r} is neither empty nor 8 to 64 hex digits",
+    )
     check(entry.size is None or entry.size > 0, f"size {entry.size} is not a number of bytes")
     check(entry.parameters > 0, f"parameters {entry.parameters} is not a count")
     check(bool(entry.licence.strip()), "licence is empty: write 'not stated' if the publisher says nothing")

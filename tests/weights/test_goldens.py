@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from chainsight.weights.readers import read
 
 FOLDER = Path(__file__).parent.parent / "goldens" / "weights"
@@ -55,5 +54,5 @@ def test_every_tensor_of_a_real_checkpoint(name: str) -> None:
 def test_another_part_by_its_path(name: str) -> None:
     with pytest.raises(ValueError, match=r"no state dict in \{state: dict, param_groups: list\}"):
         read(FOLDER / name, "optimizer")
-    with pytest.raises(ValueError, match="no 'ema' in {model: PlainDict, optimizer: dict, epoch: int"):
+    with pytest.raises(ValueError, match=r"no 'ema' in \{model: PlainDict, optimizer: dict, epoch: int"):
         read(FOLDER / name, "ema.module")

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from ..errors import WeightsError
 
-MAX_OPERATIONS = 2_000_000
-"""About 30 operations build one tensor, so this is 60,000 tensors: far above any checkpoint."""
+MAX_OPERATIONS = 1_000_000
+"""About 30 operations build one tensor, so this is 30,000 tensors: far above any checkpoint."""
 
 _MARK = object()
 
@@ -231,7 +231,10 @@ class _Machine:
     def run(self) -> object:
         while True:
             self._spend(1)
-            opcode = self._take(1)[0]
+            if self.position >= len(self.data):
+                raise WeightsError("truncated pickle: it has no end")
+            opcode = self.data[self.position]
+            self.position += 1
             if opcode == 0x2E:  # STOP
                 return self._pop()
             operation = self._OPERATIONS.get(opcode)
