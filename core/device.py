@@ -77,8 +77,8 @@ def device_of(array: Array) -> str:
     >>> device_of(np.ones(2))
     'cpu'
     """
-    device = getattr(array, "device", None)
-    return f"cuda:{device.id}" if hasattr(device, "id") else "cpu"
+    index = getattr(getattr(array, "device", None), "id", None)
+    return "cpu" if index is None else f"cuda:{index}"
 
 
 _generator = np.random.default_rng()

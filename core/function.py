@@ -9,12 +9,9 @@ from __future__ import annotations
 import contextlib
 import heapq
 import threading
-import weakref
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, cast
 
 from .device import Array, get_namespace, to_numpy
 
@@ -111,6 +108,7 @@ class Function:
     parents: tuple[Function | Tensor | None, ...] | None = ()
     _save_inputs: tuple[int, ...] = ()
     _save_outputs = False
+    outputs_changed = False  # set by the Tensor whose data is replaced
 
     def forward(self, *arrays: Array) -> Any:
         raise NotImplementedError(f"{self.name} has no forward")
@@ -130,17 +128,20 @@ class Function:
         """Keep the outputs for ``backward``."""
         self._save_outputs = True
 
-    def __call__(self, *inputs: Any) -> Any:
+    def __call__(self, *inputs: Any) -> Tensor:
+        """The output as a Tensor, or a tuple of them if ``forward`` returns a tuple."""
+        if self.parents != ():
+            raise RuntimeError(f"{self.name}: expected a new object for each call, got one that was called before")
         tensors = [x if isinstance(x, tensor.Tensor) else tensor.Tensor(x) for x in inputs]
         self.needs_grad = tuple(t.requires_grad for t in tensors)
         self.recording = _state.recording and True in self.needs_grad
         results = self.forward(*[t._data for t in tensors])
         several = isinstance(results, tuple)
         arrays: Sequence[Array] = results if several else (results,)
-        outputs = [tensor.wrap(np.asarray(a) if isinstance(a, np.generic) else a) for a in arrays]
+        outputs = [tensor.wrap(a) for a in arrays]
         if self.recording:
             self._record(tensors, outputs)
-        return tuple(outputs) if several else outputs[0]
+        return cast("Tensor", tuple(outputs) if several else outputs[0])
 
     def _record(self, tensors: list[Tensor], outputs: list[Tensor]) -> None:
         self.parents = tuple((t.creator or t) if t.requires_grad else None for t in tensors)
@@ -148,7 +149,6 @@ class Function:
         self.rank = 1 + max(t.creator.rank if t.creator else 0 for t in tensors)
         self._saved = tuple(t if i in self._save_inputs else None for i, t in enumerate(tensors))
         self._versions = tuple(t.version for t in tensors)
-        self._outputs = [weakref.ref(t) for t in outputs]
         self._shapes = [(t.shape, t.dtype) for t in outputs]
         self._output_arrays = [t._data for t in outputs] if self._save_outputs else None
         for i, t in enumerate(outputs):
@@ -175,10 +175,7 @@ class Function:
         """The saved outputs as Tensors that belong to the graph. Raises RuntimeError if one was changed since."""
         made = []
         for i, array in enumerate(self._output_arrays or ()):
-            alive = self._outputs[i]()
-            if (alive is not None and alive.version) or (
-                hasattr(self, "_output_sums") and _checksum(array) != self._output_sums[i]
-            ):
+            if self.outputs_changed or (hasattr(self, "_output_sums") and _checksum(array) != self._output_sums[i]):
                 raise RuntimeError(
                     f"{self.name}: output {i} of shape {array.shape} was changed in place after it was saved "
                     "for backward"
@@ -212,8 +209,30 @@ class _Sum:
             self.owned = True
 
 
+def _memory(array: Array) -> Any:
+    """The object that owns the array's memory."""
+    while getattr(array, "base", None) is not None:
+        array = array.base
+    return array
+
+
+def _unshared(grad: Tensor, shared: set[int]) -> Tensor:
+    """The gradient, copied if its memory belongs to a value in ``shared`` or if its elements overlap.
+
+    An optimizer may then scale ``t.grad.data`` in place without touching another leaf's gradient.
+    """
+    memory = id(_memory(grad._data))
+    if memory in shared or 0 in grad._data.strides:
+        return tensor.wrap(grad._data.copy()) if grad.creator is None else grad * 1
+    shared.add(memory)
+    return grad
+
+
 def _reaching(outputs: Sequence[Tensor], targets: set[int]) -> set[int]:
-    """The ids of the functions from which a target (function or leaf, by id) can be reached."""
+    """The ids of the functions from which a target (function or leaf, by id) can be reached.
+
+    A freed function may have led to any target: it counts, so that the walk comes upon it and says so.
+    """
     reach: set[int] = set()
     seen: set[int] = set()
     stack: list[tuple[Function, bool]] = [(t.creator, False) for t in outputs if t.creator]
@@ -221,7 +240,7 @@ def _reaching(outputs: Sequence[Tensor], targets: set[int]) -> set[int]:
         function, done = stack.pop()
         parents = [p for p in function.parents or () if p is not None]
         if done:
-            if any(id(p) in targets or id(p) in reach for p in parents):
+            if function.parents is None or any(id(p) in targets or id(p) in reach for p in parents):
                 reach.add(id(function))
         elif id(function) not in seen:
             seen.add(id(function))
@@ -254,9 +273,11 @@ def _walk(
         return parent is not None and (reach is None or id(parent) in reach or id(parent) in targets)
 
     def accumulate(target: Function | Tensor, index: int, grad: Tensor, source: str) -> None:
-        shape = target._shapes[index][0] if isinstance(target, Function) else target.shape
+        shape, dtype = target._shapes[index] if isinstance(target, Function) else (target.shape, target.dtype)
         if grad.shape != shape:
             raise ValueError(f"{source}: expected a gradient of shape {shape}, the value's own, got {grad.shape}")
+        if grad.dtype != dtype:
+            raise TypeError(f"{source}: expected a gradient of dtype {dtype}, the value's own, got {grad.dtype}")
         if isinstance(target, Function):
             if target not in pending:
                 pending[target] = [None] * len(target._shapes)
@@ -294,16 +315,18 @@ def _walk(
             upstream = function.backward(*grads)
         finally:
             function.needs_grad = needed
-        del grads
-        for i, (parent, gx) in enumerate(zip(parents, upstream, strict=True)):
+        if not isinstance(upstream, tuple) or len(upstream) != len(parents):
+            raise TypeError(f"{function.name}: expected backward to return a tuple of {len(parents)}, one per input")
+        for i, (parent, gx) in enumerate(zip(parents, upstream)):
             if gx is not None and parent is not None and useful(parent):
                 accumulate(parent, origins[i], gx, function.name)
-        upstream = gx = None
+        del grads, upstream, gx
         if not retain_graph:
             function._free()
+    shared = {id(_memory(t._data)) for t in grad_outputs}
     for key, (t, total) in leaves.items():
         if inputs is None:
-            t.grad = total.value if t.grad is None else t.grad + total.value
+            t.grad = _unshared(total.value, shared) if t.grad is None else t.grad + total.value
         else:
             results[key] = total.value
     return results

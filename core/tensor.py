@@ -58,7 +58,7 @@ class Tensor:
 
     @property
     def data(self) -> Array:
-        """The array. Assigning (also ``t.data += 1``) counts as a change: graphs that saved it can no longer be walked."""
+        """The array. To assign it (also ``t.data += 1``) is a change: graphs that saved it can no longer be walked."""
         return self._data
 
     @data.setter
@@ -66,6 +66,8 @@ class Tensor:
         get_namespace(value)
         self._data = value
         self.version += 1
+        if self.creator is not None:
+            self.creator.outputs_changed = True
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -281,7 +283,7 @@ class Buffer(Tensor):
 def wrap(array: Array) -> Tensor:
     """A Tensor around an array that needs no checks (the quick way, for results of our own operations)."""
     t = object.__new__(Tensor)
-    t._data = array
+    t._data = np.asarray(array) if isinstance(array, np.generic) else array
     t.requires_grad = False
     t.creator = None
     t.output_index = 0

@@ -7,6 +7,7 @@ from ..device import Array
 from ..function import Function
 from ..kernels import ConvSpec
 from ..tensor import Tensor
+from .elementwise import operands
 
 Pair = int | tuple[int, int]
 
@@ -34,11 +35,16 @@ class Conv2d(Function):
         self.spec = spec
 
     def forward(self, x: Array, w: Array, *b: Array) -> Array:
-        if x.ndim != 4 or x.shape[1] != w.shape[1] * self.spec.groups:
+        groups = self.spec.groups
+        if w.ndim != 4 or w.shape[0] % groups:
+            raise ValueError(f"Conv2d: expected weight (out, in / groups, kh, kw), got {w.shape} for {groups} groups")
+        if x.ndim != 4 or x.shape[1] != w.shape[1] * groups:
             raise ValueError(
-                f"Conv2d: expected x (batch, {w.shape[1] * self.spec.groups}, height, width) for weight {w.shape} "
-                f"and groups {self.spec.groups}, got {x.shape}"
+                f"Conv2d: expected x (n, {w.shape[1] * groups}, height, width) for weight {w.shape} "
+                f"and groups {groups}, got {x.shape}"
             )
+        if b and b[0].shape != w.shape[:1]:
+            raise ValueError(f"Conv2d: expected a bias of shape {w.shape[:1]} for weight {w.shape}, got {b[0].shape}")
         self.x_shape, self.w_shape = x.shape, w.shape
         self.save_inputs(*(i for i in (0, 1) if self.needs_grad[1 - i]))
         return kernels.conv2d(x, w, b[0] if b else None, self.spec)
@@ -104,7 +110,7 @@ def conv2d(
     9.0
     """
     function = Conv2d(conv_spec(stride, padding, dilation, groups))
-    return function(x, weight) if bias is None else function(x, weight, bias)
+    return function(*operands("Conv2d", x, weight, *(() if bias is None else (bias,))))
 
 
 def conv_transpose2d(
@@ -127,10 +133,11 @@ def conv_transpose2d(
     >>> conv_transpose2d(x, w, stride=2).shape
     (1, 1, 4, 4)
     """
-    if x.ndim != 4 or x.shape[1] != weight.shape[0]:
+    x, weight = operands("conv_transpose2d", x, weight)
+    if x.ndim != 4 or weight.ndim != 4 or x.shape[1] != weight.shape[0] or x.shape[1] % groups:
         raise ValueError(
-            f"conv_transpose2d: expected x (batch, {weight.shape[0]}, height, width) for weight {weight.shape}, "
-            f"got {x.shape}"
+            "conv_transpose2d: expected x (n, in, height, width) and weight (in, out / groups, kh, kw), "
+            f"got {x.shape} and {weight.shape} for {groups} groups"
         )
     spec = conv_spec(stride, padding, dilation, groups)
     extra = pair(output_padding)
@@ -143,5 +150,7 @@ def conv_transpose2d(
         + 1
         for i in (0, 1)
     ]
+    if min(size) < 0:
+        raise ValueError(f"conv_transpose2d: the padding leaves an output of size {size} for x {x.shape}")
     y = Conv2dInputGrad((x.shape[0], weight.shape[1] * groups, size[0], size[1]), spec)(x, weight)
     return y if bias is None else y + bias.reshape(1, -1, 1, 1)

@@ -107,6 +107,8 @@ class Pow(Function):
 
     def backward(self, gy: Tensor) -> tuple[Tensor]:
         (x,) = self.inputs
+        if self.exponent == 0:
+            return (gy * 0,)
         return (gy * self.exponent * pow(x, self.exponent - 1),)
 
 
@@ -120,11 +122,9 @@ class Maximum(Function):
 
     def backward(self, gy: Tensor) -> tuple[Tensor | None, ...]:
         a, b = self.inputs
-        share = (a.data > b.data).astype(gy.dtype) + (a.data == b.data).astype(gy.dtype) * 0.5
-        ga = gy * wrap(share)
-        return sum_to(ga, a.shape) if self.needs_grad[0] else None, sum_to(gy - ga, b.shape) if self.needs_grad[
-            1
-        ] else None
+        ga = gy * wrap(((a.data > b.data).astype(gy.dtype) + (a.data >= b.data)) * 0.5)
+        gb = sum_to(gy - ga, b.shape) if self.needs_grad[1] else None
+        return sum_to(ga, a.shape) if self.needs_grad[0] else None, gb
 
 
 class Where(Function):
@@ -248,6 +248,18 @@ class Clip(Function):
         return (gy * wrap(self.inside),)
 
 
+class ReLU6(Function):
+    """x limited to [0, 6]; no gradient at the limits (Howard et al. 2017)."""
+
+    def forward(self, x: Array) -> Array:
+        self.save_outputs()
+        return get_namespace(x).clip(x, 0, 6)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        (y,) = self.outputs
+        return (gy * wrap((y.data > 0) & (y.data < 6)),)
+
+
 class ReLU(Function):
     """max(x, 0) (Nair and Hinton 2010)."""
 
@@ -354,24 +366,39 @@ def add(a: Any, b: Any) -> Tensor:
     """a + b, broadcast.
 
     >>> add(Tensor([1.0, 2.0]), 1)
-    Tensor([2., 3.], shape (2,), float32, by Add)
+    Tensor([2., 3.], shape (2,), float32)
     """
     return Add()(*operands("Add", a, b))
 
 
 def sub(a: Any, b: Any) -> Tensor:
-    """a - b, broadcast."""
+    """a - b, broadcast.
+
+    >>> sub(Tensor([3.0]), 1).item()
+    2.0
+    """
     return Sub()(*operands("Sub", a, b))
 
 
 def mul(a: Any, b: Any) -> Tensor:
-    """a * b, broadcast."""
+    """a * b, broadcast.
+
+    >>> mul(Tensor([3.0]), 2).item()
+    6.0
+    """
     return Mul()(*operands("Mul", a, b))
 
 
 def div(a: Any, b: Any) -> Tensor:
-    """a / b, broadcast."""
-    return Div()(*operands("Div", a, b))
+    """a / b, broadcast; integers give float32.
+
+    >>> div(Tensor([3.0]), 2).item()
+    1.5
+    """
+    a, b = operands("Div", a, b)
+    if a.dtype.kind != "f" and b.dtype.kind != "f":
+        a, b = astype(a, np.float32), astype(b, np.float32)
+    return Div()(a, b)
 
 
 def pow(x: Any, exponent: Any) -> Tensor:
@@ -380,54 +407,90 @@ def pow(x: Any, exponent: Any) -> Tensor:
     >>> pow(Tensor([3.0]), 2).item()
     9.0
     """
-    if isinstance(x, Tensor) and isinstance(exponent, (int, float)):
-        return Pow(exponent)(x)
+    if isinstance(x, Tensor) and isinstance(exponent, (int, float, np.generic)):
+        return Pow(exponent.item() if isinstance(exponent, np.generic) else exponent)(x)
     x, exponent = operands("Pow", x, exponent)
     return exp(exponent * log(x))
 
 
 def neg(x: Tensor) -> Tensor:
-    """-x."""
+    """-x.
+
+    >>> neg(Tensor([1.0])).item()
+    -1.0
+    """
     return Neg()(x)
 
 
 def abs(x: Tensor) -> Tensor:
-    """The absolute value; its gradient at 0 is 0."""
+    """The absolute value; its gradient at 0 is 0.
+
+    >>> abs(Tensor([-1.0])).item()
+    1.0
+    """
     return Abs()(x)
 
 
 def exp(x: Tensor) -> Tensor:
-    """e ** x."""
+    """e ** x.
+
+    >>> exp(Tensor([0.0])).item()
+    1.0
+    """
     return Exp()(x)
 
 
 def log(x: Tensor) -> Tensor:
-    """The natural logarithm."""
+    """The natural logarithm.
+
+    >>> log(Tensor([1.0])).item()
+    0.0
+    """
     return Log()(x)
 
 
 def sqrt(x: Tensor) -> Tensor:
-    """The square root."""
+    """The square root.
+
+    >>> sqrt(Tensor([4.0])).item()
+    2.0
+    """
     return Sqrt()(x)
 
 
 def atan(x: Tensor) -> Tensor:
-    """The arc tangent, in radians."""
+    """The arc tangent, in radians.
+
+    >>> round(atan(Tensor([1.0])).item(), 4)
+    0.7854
+    """
     return Atan()(x)
 
 
 def erf(x: Tensor) -> Tensor:
-    """The error function, to 1.2e-7."""
+    """The error function.
+
+    >>> round(erf(Tensor([1.0])).item(), 4)
+    0.8427
+    """
     return Erf()(x)
 
 
 def maximum(a: Any, b: Any) -> Tensor:
-    """The greater of a and b, broadcast."""
+    """The greater of a and b, broadcast; where they are equal, each gets half of the gradient.
+
+    >>> maximum(Tensor([1.0, 5.0]), 3).numpy()
+    array([3., 5.], dtype=float32)
+    """
     return Maximum()(*operands("Maximum", a, b))
 
 
 def minimum(a: Any, b: Any) -> Tensor:
-    """The smaller of a and b, broadcast."""
+    """The smaller of a and b, broadcast; where they are equal, each gets half of the gradient.
+
+    >>> minimum(Tensor([1.0, 5.0]), 3).numpy()
+    array([1., 3.], dtype=float32)
+    """
     a, b = operands("Minimum", a, b)
     return -maximum(-a, -b)
 
@@ -441,7 +504,10 @@ def where(condition: Any, a: Any, b: Any) -> Tensor:
     mask = condition.data if isinstance(condition, Tensor) else condition
     if mask.dtype != bool:
         raise TypeError(f"where: expected a condition of dtype bool, got {mask.dtype}")
-    return Where(mask)(*operands("Where", a, b))
+    a, b = operands("Where", a, b)
+    if get_namespace(mask) is not a.xp:
+        raise TypeError(f"where: the condition is not on the operands' device, {a.device}: move it with to")
+    return Where(mask)(a, b)
 
 
 def clip(x: Tensor, low: float, high: float) -> Tensor:
@@ -454,65 +520,117 @@ def clip(x: Tensor, low: float, high: float) -> Tensor:
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """1 / (1 + exp(-x))."""
+    """1 / (1 + exp(-x)).
+
+    >>> sigmoid(Tensor([0.0])).item()
+    0.5
+    """
     return Sigmoid()(x)
 
 
 def tanh(x: Tensor) -> Tensor:
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent.
+
+    >>> tanh(Tensor([0.0])).item()
+    0.0
+    """
     return Tanh()(x)
 
 
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + exp(x)), without overflow."""
+    """log(1 + exp(x)), without overflow.
+
+    >>> round(softplus(Tensor([0.0])).item(), 4)
+    0.6931
+    """
     return Softplus()(x)
 
 
 def relu(x: Tensor) -> Tensor:
-    """max(x, 0)."""
+    """max(x, 0).
+
+    >>> relu(Tensor([-1.0, 2.0])).numpy()
+    array([0., 2.], dtype=float32)
+    """
     return ReLU()(x)
 
 
 def relu6(x: Tensor) -> Tensor:
-    """x limited to [0, 6]; no gradient at the limits (Howard et al. 2017)."""
-    return Clip(0, 6)(x)
+    """x limited to [0, 6]; no gradient at the limits (Howard et al. 2017).
+
+    >>> relu6(Tensor([-1.0, 2.0, 9.0])).numpy()
+    array([0., 2., 6.], dtype=float32)
+    """
+    return ReLU6()(x)
 
 
 def leaky_relu(x: Tensor, slope: float = 0.01) -> Tensor:
-    """x, or slope * x where x is negative."""
+    """x, or slope * x where x is negative.
+
+    >>> leaky_relu(Tensor([-1.0, 2.0]), 0.5).numpy()
+    array([-0.5,  2. ], dtype=float32)
+    """
     return LeakyReLU(slope)(x)
 
 
 def silu(x: Tensor) -> Tensor:
-    """x * sigmoid(x), also called swish."""
+    """x * sigmoid(x), also called swish.
+
+    >>> round(silu(Tensor([1.0])).item(), 4)
+    0.7311
+    """
     return SiLU()(x)
 
 
 def hard_sigmoid(x: Tensor) -> Tensor:
-    """clip(x / 6 + 1 / 2, 0, 1)."""
+    """clip(x / 6 + 1 / 2, 0, 1).
+
+    >>> hard_sigmoid(Tensor([-4.0, 0.0, 4.0])).numpy()
+    array([0. , 0.5, 1. ], dtype=float32)
+    """
     return HardSigmoid()(x)
 
 
 def hard_swish(x: Tensor) -> Tensor:
-    """x * hard_sigmoid(x)."""
+    """x * hard_sigmoid(x).
+
+    >>> hard_swish(Tensor([-4.0, 0.0, 4.0])).numpy()
+    array([-0.,  0.,  4.], dtype=float32)
+    """
     return HardSwish()(x)
 
 
 def gelu(x: Tensor) -> Tensor:
-    """x times the normal distribution function of x, by erf (Hendrycks and Gimpel 2016)."""
+    """x times the normal distribution function of x, by erf (Hendrycks and Gimpel 2016).
+
+    >>> round(gelu(Tensor([1.0])).item(), 4)
+    0.8413
+    """
     return x * (erf(x * math.sqrt(0.5)) + 1) * 0.5
 
 
 def mish(x: Tensor) -> Tensor:
-    """x * tanh(softplus(x)) (Misra 2019)."""
+    """x * tanh(softplus(x)) (Misra 2019).
+
+    >>> round(mish(Tensor([1.0])).item(), 4)
+    0.8651
+    """
     return x * tanh(softplus(x))
 
 
 def astype(x: Tensor, dtype: Any) -> Tensor:
-    """x in another dtype."""
+    """x in another dtype.
+
+    >>> astype(Tensor([1.5]), "int64").numpy()
+    array([1])
+    """
     return AsType(dtype)(x)
 
 
 def to(x: Tensor, device: str) -> Tensor:
-    """x on another device."""
+    """x on another device: "cpu", "cuda" or "cuda:N".
+
+    >>> to(Tensor([1.0]), "cpu").device
+    'cpu'
+    """
     return To(device)(x)

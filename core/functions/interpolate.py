@@ -5,97 +5,101 @@ A table is its own derivative, transposed, so one pair of operations gives all o
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
 from ..device import Array, get_namespace
 from ..function import Function
+from ..kernels import memory
 from ..tensor import Tensor
 from .conv import Pair, pair
 from .reduce import mean
-from .shape import concatenate, reshape, transpose
+from .shape import concatenate, getitem, reshape, transpose
 
-CHUNK_BYTES = 1 << 20  # output rows are made in pieces that stay in a core's second-level cache
+CHUNK_BYTES = 1 << 19  # values are gathered in pieces that stay in a core's second-level cache
+BLAS_SIZES = range(16, 8192)  # below, a product's call costs more than its work; above, it would start BLAS's threads
 
 
 @dataclass(eq=False)
 class Taps:
     """For each output row the input rows it sums, and with which weights.
 
-    ``index`` (rows, taps) int and ``weight`` (rows, taps) of the values' dtype, both on the host; ``size`` is the number
-    of input rows.
+    ``index`` (rows, taps) int and ``weight`` (rows, taps) are on the host; ``size`` is the number of input rows.
     """
 
     index: np.ndarray
     weight: np.ndarray
     size: int
 
-    def on(self, xp: Any, dtype: Any) -> tuple[Array, Array]:
-        return xp.asarray(self.index), xp.asarray(self.weight.astype(dtype, copy=False))
-
     def apply(self, x: Array) -> Array:
         """(outer, size, inner) to (outer, rows, inner)."""
         xp = get_namespace(x)
-        index, weight = self.on(xp, x.dtype)
         outer, _, inner = x.shape
-        rows, taps = index.shape
-        out = xp.empty((outer, rows, inner), x.dtype)
-        plain = taps == 1 and bool((self.weight == 1).all())
-        step = max(1, CHUNK_BYTES // max(1, inner * x.dtype.itemsize))
-        for o in range(outer):
-            for start in range(0, rows, step):
-                piece = out[o, start : start + step]
-                at = index[start : start + step]
-                xp.take(x[o], at[:, 0], axis=0, out=piece, **_unchecked(xp))
-                if plain:
+        rows, taps = self.index.shape
+        index, weight = xp.asarray(self.index), xp.asarray(self.weight.astype(x.dtype, copy=False))
+        out = (memory if xp is np else xp).empty((outer, rows, inner), x.dtype)
+        if taps == 1 and bool((self.weight == 1).all()):
+            return _take(xp, x, index[:, 0], out)
+        row_bytes = max(1, taps * inner * x.dtype.itemsize)
+        limit = CHUNK_BYTES if xp is np else row_bytes * outer * rows
+        row_step = max(1, min(rows, limit // row_bytes))
+        outer_step = max(1, limit // (row_bytes * row_step))
+        for o in range(0, outer, outer_step):
+            source = x[o : o + outer_step]
+            for r in range(0, rows, row_step):
+                at, w = index[r : r + row_step], weight[r : r + row_step]
+                piece = out[o : o + outer_step, r : r + row_step]
+                if inner in BLAS_SIZES and taps * inner in BLAS_SIZES:
+                    xp.matmul(w[:, None], _take(xp, source, at), out=piece[:, :, None])
                     continue
-                w = weight[start : start + step, :, None]
-                piece *= w[:, 0]
-                if taps > 1:
-                    part = xp.empty_like(piece)
-                for k in range(1, taps):
-                    xp.take(x[o], at[:, k], axis=0, out=part, **_unchecked(xp))
-                    part *= w[:, k]
+                piece[...] = 0
+                for k in range(taps):
+                    part = _take(xp, source, at[:, k])
+                    part *= w[:, k, None]
                     piece += part
         return out
 
     def apply_transposed(self, y: Array) -> Array:
         """(outer, rows, inner) to (outer, size, inner)."""
-        xp = get_namespace(y)
-        outer, _, inner = y.shape
-        out = xp.zeros((outer, self.size, inner), y.dtype)
-        if not self.index.size or not inner:
-            return out
-        if xp is not np:
-            index, weight = self.on(xp, y.dtype)
-            for o in range(outer):
-                for k in range(index.shape[1]):
-                    xp.add.at(out[o], index[:, k], y[o] * weight[:, k, None])
-            return out
-        used = np.flatnonzero(self.weight.ravel())
-        order = used[np.argsort(self.index.ravel()[used], kind="stable")]
-        targets = self.index.ravel()[order]
-        source = order // self.index.shape[1]
-        weight = self.weight.ravel()[order].astype(y.dtype, copy=False)[:, None]
-        starts = np.flatnonzero(np.concatenate([[True], targets[1:] != targets[:-1]])) if len(targets) else targets
-        step = max(1, CHUNK_BYTES // (inner * y.dtype.itemsize))
-        first = 0
-        while first < len(starts):  # whole targets at a time, so that no sum is cut in two
-            last = max(first + 1, int(np.searchsorted(starts, starts[first] + step)))
-            begin, end = starts[first], starts[last] if last < len(starts) else len(order)
-            for o in range(outer):
-                part = y[o].take(source[begin:end], axis=0)
-                part *= weight[begin:end]
-                out[o, targets[starts[first:last]]] = np.add.reduceat(part, starts[first:last] - begin, axis=0)
-            first = last
+        out = get_namespace(y).zeros((y.shape[0], self.size, y.shape[2]), y.dtype)
+        for targets, taps in self.transposed:
+            if len(targets) == self.size:
+                return taps.apply(y)
+            out[:, get_namespace(y).asarray(targets)] = taps.apply(y)
         return out
 
+    @cached_property
+    def transposed(self) -> list[tuple[np.ndarray, Taps]]:
+        """The transposed table, in pieces of input rows with a like number of taps, so that little is padding."""
+        used = np.flatnonzero(self.weight)
+        target = self.index.ravel()[used]
+        order = used[np.argsort(target, kind="stable")]
+        source, weight = order // self.index.shape[1], self.weight.ravel()[order]
+        count = np.bincount(target, minlength=self.size)
+        start = np.cumsum(count) - count
+        width = 1 << np.ceil(np.log2(np.maximum(count, 1))).astype(np.int64)  # the next power of 2
+        pieces = []
+        for n in np.unique(width[count > 0]):
+            targets = np.flatnonzero((width == n) & (count > 0))
+            place, inside = _spans(start[targets], start[targets] + count[targets])
+            pieces.append((targets, Taps(source[place], weight[place] * inside, len(self.index))))
+        return pieces
 
-def _unchecked(xp: Any) -> dict[str, str]:
-    return {"mode": "clip"} if xp is np else {}  # "raise", NumPy's default, would buffer the output
+
+def _take(xp: Any, x: Array, index: Array, out: Array | None = None) -> Array:
+    """The entries of x (outer, size, inner) at ``index`` along its second axis."""
+    # NumPy's default mode, "raise", would buffer the output; CuPy has no modes.
+    return xp.take(x, index, axis=1, out=out, mode="clip") if xp is np else xp.take(x, index, axis=1, out=out)
+
+
+def _spans(first: np.ndarray, last: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """first, first + 1, ... below last for each row, then repeating the final one; and which are no repetitions."""
+    place = first[:, None] + np.arange((last - first).max(initial=1))
+    return np.minimum(place, last[:, None] - 1), place < last[:, None]
 
 
 class Interpolate(Function):
@@ -122,56 +126,63 @@ class InterpolateTransposed(Function):
         return (Interpolate(self.taps, self.axis)(ggx),)
 
 
-def _along_axis(x: Array, axis: int, apply: Any) -> Array:
+def _along_axis(x: Array, axis: int, apply: Callable[[Array], Array]) -> Array:
     """Run ``apply`` on x seen as (outer, axis, inner), channels last in memory."""
+    xp = get_namespace(x)
     if x.ndim == 2:
-        return apply(get_namespace(x).ascontiguousarray(x)[None])[0]
-    nhwc = get_namespace(x).ascontiguousarray(x.transpose(0, 2, 3, 1))
+        return apply(xp.ascontiguousarray(x)[None])[0]
+    nhwc = xp.ascontiguousarray(x.transpose(0, 2, 3, 1))
     n, h, w, c = nhwc.shape
     if axis == 2:
-        return apply(nhwc.reshape(n, h, w * c)).reshape(n, -1, w, c).transpose(0, 3, 1, 2)
-    return apply(nhwc.reshape(n * h, w, c)).reshape(n, h, -1, c).transpose(0, 3, 1, 2)
+        y = apply(nhwc.reshape(n, h, w * c))
+        return y.reshape(n, y.shape[1], w, c).transpose(0, 3, 1, 2)
+    y = apply(nhwc.reshape(n * h, w, c))
+    return y.reshape(n, h, y.shape[1], c).transpose(0, 3, 1, 2)
 
 
-def _nearest_taps(size: int, out: int) -> Taps:
-    scale = np.float32(size) / np.float32(out)
-    index = np.minimum((np.arange(out, dtype=np.float32) * scale).astype(np.int64), size - 1)
-    return Taps(index[:, None], np.ones((out, 1)), size)
+@lru_cache(maxsize=256)
+def _nearest_taps(size: int, out: int, real: np.dtype[Any]) -> Taps:
+    scale = real.type(size) / real.type(out)
+    index = np.minimum((np.arange(out, dtype=real) * scale).astype(np.int64), size - 1)
+    return Taps(index[:, None], np.ones((out, 1), real), size)
 
 
-def _linear_taps(size: int, out: int, align_corners: bool) -> Taps:
-    at = np.arange(out, dtype=np.float32)
+@lru_cache(maxsize=256)
+def _linear_taps(size: int, out: int, align_corners: bool, real: np.dtype[Any]) -> Taps:
+    at = np.arange(out, dtype=real)
     if align_corners:
-        source = at * np.float32((size - 1) / (out - 1) if out > 1 else 0)
+        source = at * real.type((size - 1) / (out - 1) if out > 1 else 0)
     else:
-        source = np.maximum((at + np.float32(0.5)) * (np.float32(size) / np.float32(out)) - np.float32(0.5), 0)
+        source = np.maximum((at + real.type(0.5)) * (real.type(size) / real.type(out)) - real.type(0.5), 0)
     low = np.minimum(source.astype(np.int64), size - 1)
     high = np.minimum(low + 1, size - 1)
-    upper = np.clip(source - low, 0, 1)
+    upper = np.clip(source - low, 0, 1).astype(real)
     return Taps(np.stack([low, high], 1), np.stack([1 - upper, upper], 1), size)
 
 
+@lru_cache(maxsize=256)
 def _antialias_taps(size: int, out: int, align_corners: bool) -> Taps:
     """A triangle as wide as the shrinking, as Pillow's resize has it."""
     scale = (size - 1) / (out - 1) if align_corners and out > 1 else size / out
     support = max(scale, 1.0)
-    rows = []
-    for i in range(out):
-        centre = scale * (i + 0.5)
-        first, last = max(int(centre - support + 0.5), 0), min(int(centre + support + 0.5), size)
-        weight = np.maximum(0, 1 - np.abs((np.arange(first, last) - centre + 0.5) / support))
-        rows.append((first, weight / weight.sum()))
-    return _ragged_taps(rows, size)
+    centre = scale * (np.arange(out) + 0.5)
+    first = np.maximum((centre - support + 0.5).astype(np.int64), 0)
+    place, inside = _spans(first, np.minimum((centre + support + 0.5).astype(np.int64), size))
+    weight = np.maximum(0, 1 - np.abs((place - centre[:, None] + 0.5) / support)) * inside
+    return Taps(place, weight / weight.sum(1, keepdims=True), size)
 
 
-def _ragged_taps(rows: list[tuple[int, np.ndarray]], size: int) -> Taps:
-    """A table from (first input row, weights of it and those that follow) for each output row."""
-    width = max((len(w) for _, w in rows), default=1)
-    index, weight = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width))
-    for i, (first, w) in enumerate(rows):
-        index[i, : len(w)] = first + np.arange(len(w))
-        weight[i, : len(w)] = w
-    return Taps(index, weight, size)
+@lru_cache(maxsize=256)
+def _cell_taps(size: int, out: int) -> Taps:
+    """The means of ``out`` cells that cover ``size`` entries, those at the borders in both neighbours."""
+    cell = np.arange(out)
+    place, inside = _spans(cell * size // out, -(-(cell + 1) * size // out))
+    return Taps(place, inside / inside.sum(1, keepdims=True), size)
+
+
+def _precision(x: Tensor) -> np.dtype[Any]:
+    """The dtype in which places are computed: float64 for float64 values, else float32, as everywhere."""
+    return x.dtype if x.dtype == np.float64 else np.dtype(np.float32)
 
 
 def resize(
@@ -192,16 +203,16 @@ def resize(
         )
     if mode not in ("bilinear", "nearest") or (antialias and mode == "nearest"):
         raise ValueError(f'resize: expected mode "bilinear", or "nearest" without antialias, got {mode!r}')
-    for axis in (2, 3):
+    for axis in (3, 2) if out[0] > x.shape[2] else (2, 3):  # the fewer rows, the less work along the width
         before, after = x.shape[axis], out[axis - 2]
         if before == after:
             continue
         if mode == "nearest":
-            taps = _nearest_taps(before, after)
+            taps = _nearest_taps(before, after, _precision(x))
         elif antialias:
             taps = _antialias_taps(before, after, align_corners)
         else:
-            taps = _linear_taps(before, after, align_corners)
+            taps = _linear_taps(before, after, align_corners, _precision(x))
         x = Interpolate(taps, axis)(x)
     return x
 
@@ -209,18 +220,22 @@ def resize(
 def adaptive_avg_pool2d(x: Tensor, size: Pair) -> Tensor:
     """The means of x (n, channels, height, width) over a grid of ``size`` cells that cover it evenly.
 
+    Raises ValueError for an empty height or width or a size below 1.
+
     >>> adaptive_avg_pool2d(Tensor(np.ones((1, 2, 5, 7), np.float32)), 1).shape
     (1, 2, 1, 1)
     """
     out = pair(size)
+    if x.ndim != 4 or min(out) < 1 or min(x.shape[2:]) < 1:
+        raise ValueError(
+            f"adaptive_avg_pool2d: expected x (n, channels, height, width) and a size of at least 1, "
+            f"got {x.shape}, {out}"
+        )
     if out == (1, 1):
         return mean(x, (2, 3), True)
     for axis in (2, 3):
-        n, m = x.shape[axis], out[axis - 2]
-        if n != m:
-            spans = [(i * n // m, math.ceil((i + 1) * n / m)) for i in range(m)]
-            taps = _ragged_taps([(a, np.full(b - a, 1 / (b - a))) for a, b in spans], n)
-            x = Interpolate(taps, axis)(x)
+        if x.shape[axis] != out[axis - 2]:
+            x = Interpolate(_cell_taps(x.shape[axis], out[axis - 2]), axis)(x)
     return x
 
 
@@ -239,60 +254,63 @@ def roi_align(
     of each box; the result is (r, channels, *output_size). ``spatial_scale`` is features per pixel; each cell averages
     ``sampling_ratio`` ** 2 points, or as many as its size in features where that is 0 or less. ``aligned`` shifts by
     half a feature and lets boxes be smaller than one. Points more than one feature outside count as 0. There is no
-    gradient for the boxes. Raises ValueError for shapes that do not match.
+    gradient for the boxes. Raises ValueError for shapes that do not match or an image that is not there.
 
     >>> x = Tensor(np.ones((1, 3, 8, 8), np.float32))
     >>> roi_align(x, np.array([[0, 0, 4, 4.0]]), np.array([0]), 2).shape
     (1, 3, 2, 2)
     """
     out_h, out_w = pair(output_size)
+    if x.ndim != 4:
+        raise ValueError(f"roi_align: expected x (n, channels, height, width), got {x.shape}")
     n, c, h, w = x.shape
-    boxes = np.asarray(boxes, np.float32)
-    if boxes.shape != (len(batch_index), 4):
-        raise ValueError(f"roi_align: expected {len(batch_index)} boxes (r, 4), got shape {boxes.shape}")
+    real = _precision(x)
+    boxes, image = np.asarray(boxes, real), np.asarray(batch_index, np.int64)
+    if boxes.shape != (len(image), 4):
+        raise ValueError(f"roi_align: expected {len(image)} boxes (r, 4), got shape {boxes.shape}")
+    if len(image) and not (image.min() >= 0 and image.max() < n):
+        raise ValueError(f"roi_align: expected batch_index from 0 to {n - 1}, got {image.min()} to {image.max()}")
+    if not np.isfinite(boxes).all():
+        bad = np.flatnonzero(~np.isfinite(boxes).all(1))[0]
+        raise ValueError(f"roi_align: expected finite boxes, got {boxes[bad].tolist()} as box {bad}")
     rows = reshape(transpose(x, (0, 2, 3, 1)), (n * h * w, c))
-    offset = np.float32(0.5 if aligned else 0)
-    start = boxes[:, 1::-1] * np.float32(spatial_scale) - offset  # (r, 2): y, x
-    extent = boxes[:, :1:-1] * np.float32(spatial_scale) - offset - start
+    offset = real.type(0.5 if aligned else 0)
+    start = boxes[:, 1::-1] * real.type(spatial_scale) - offset  # (r, 2): y, x
+    extent = boxes[:, :1:-1] * real.type(spatial_scale) - offset - start
     if not aligned:
         extent = np.maximum(extent, 1)
-    cell = extent / np.array([out_h, out_w], np.float32)
+    cell = extent / np.array([out_h, out_w], real)
     count = np.full((len(boxes), 2), sampling_ratio) if sampling_ratio > 0 else np.ceil(cell).astype(int)
-    base = np.asarray(batch_index, np.int64) * (h * w)
-    taps = []
-    order = np.empty(0, np.int64)
-    for sy, sx in np.unique(count, axis=0):
+    parts, order = [], []
+    for sy, sx in np.unique(count, axis=0) if len(boxes) else [(1, 1)]:
         chosen = np.flatnonzero((count == (sy, sx)).all(1))
-        order = np.concatenate([order, chosen])
-        iy, wy = _axis_samples(start[chosen, 0], cell[chosen, 0], out_h, max(sy, 0), h)
-        ix, wx = _axis_samples(start[chosen, 1], cell[chosen, 1], out_w, max(sx, 0), w)
-        index = base[chosen, None, None, None, None] + iy[:, :, None, :, None] * w + ix[:, None, :, None, :]
+        iy, wy = _axis_samples(start[chosen, 0], cell[chosen, 0], out_h, sy, h)
+        ix, wx = _axis_samples(start[chosen, 1], cell[chosen, 1], out_w, sx, w)
+        base = image[chosen, None, None, None, None] * (h * w)
+        index = base + iy[:, :, None, :, None] * w + ix[:, None, :, None, :]
         weight = wy[:, :, None, :, None] * wx[:, None, :, None, :]
-        shape = (len(chosen) * out_h * out_w, -1 if index.size else 1)
-        taps.append(
-            Taps(index.reshape(shape), weight.reshape(shape), n * h * w)
-            if index.size
-            else Taps(np.zeros(shape, np.int64), np.zeros(shape, np.float32), n * h * w)
-        )
-    if not taps:
-        taps = [Taps(np.zeros((0, 1), np.int64), np.zeros((0, 1), np.float32), n * h * w)]
-    parts = [transpose(reshape(Interpolate(t, 0)(rows), (-1, out_h, out_w, c)), (0, 3, 1, 2)) for t in taps]
-    if len(parts) == 1:
-        return parts[0]
-    return concatenate(parts)[np.argsort(order)]
+        shape = (len(chosen) * out_h * out_w, iy.shape[2] * ix.shape[2])
+        values = Interpolate(Taps(index.reshape(shape), weight.reshape(shape), n * h * w), 0)(rows)
+        parts.append(transpose(reshape(values, (len(chosen), out_h, out_w, c)), (0, 3, 1, 2)))
+        order.append(chosen)
+    return parts[0] if len(parts) == 1 else getitem(concatenate(parts), np.argsort(np.concatenate(order)))
 
 
 def _axis_samples(
     start: np.ndarray, cell: np.ndarray, cells: int, count: int, size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Along one axis, the two neighbours of every sample of every cell: index and weight, (r, cells, 2 * count)."""
-    step = (np.arange(count, dtype=np.float32) + np.float32(0.5)) / np.float32(max(count, 1))
-    at = start[:, None, None] + (np.arange(cells, dtype=np.float32)[:, None] + step) * cell[:, None, None]
+    """Along one axis, the two neighbours of every sample of every cell: index and weight, (r, cells, 2 * count).
+
+    A box without extent has no sample: it gets one of weight 0.
+    """
+    real = start.dtype.type
+    step = (np.arange(max(count, 1), dtype=start.dtype) + real(0.5)) / real(max(count, 1))
+    at = start[:, None, None] + (np.arange(cells, dtype=start.dtype)[:, None] + step) * cell[:, None, None]
     inside = (at >= -1) & (at <= size)
-    at = np.maximum(at, 0)
+    at = np.clip(at, 0, size)
     low = np.minimum(at.astype(np.int64), size - 1)
     high = np.minimum(low + 1, size - 1)
-    upper = np.where(low >= size - 1, 0, at - low).astype(np.float32)
-    scale = inside.astype(np.float32) / np.float32(max(count, 1))
-    shape = (len(start), cells, 2 * count)
+    upper = np.where(low >= size - 1, 0, at - low).astype(start.dtype)
+    scale = (inside & (count > 0)).astype(start.dtype) / real(max(count, 1))
+    shape = (len(start), cells, 2 * at.shape[2])
     return np.stack([low, high], -1).reshape(shape), np.stack([(1 - upper) * scale, upper * scale], -1).reshape(shape)

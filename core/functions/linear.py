@@ -6,6 +6,7 @@ from .. import kernels
 from ..device import Array
 from ..function import Function
 from ..tensor import Tensor
+from .elementwise import check_broadcast, operands
 from .shape import reshape, sum_to, transpose
 
 
@@ -20,6 +21,7 @@ class MatMul(Function):
     def forward(self, a: Array, b: Array) -> Array:
         if a.shape[-1] != b.shape[-2]:
             raise ValueError(f"MatMul: shapes {a.shape} and {b.shape} do not match: {a.shape[-1]} != {b.shape[-2]}")
+        check_broadcast("MatMul", a.shape[:-2], b.shape[:-2])
         self.shapes = a.shape, b.shape
         self.save_inputs(*(i for i in (0, 1) if self.needs_grad[1 - i]))
         return kernels.matmul(a, b)
@@ -34,10 +36,10 @@ class Linear(Function):
     """x @ w.T + b."""
 
     def forward(self, x: Array, w: Array, *b: Array) -> Array:
-        if x.shape[-1] != w.shape[1]:
-            raise ValueError(
-                f"Linear: expected x with {w.shape[1]} features (weight {w.shape}), got {x.shape[-1]} in shape {x.shape}"
-            )
+        if w.ndim != 2 or x.shape[-1:] != w.shape[1:]:
+            raise ValueError(f"Linear: expected weight (out, in) and x (..., in), got weight {w.shape} and x {x.shape}")
+        if b and b[0].shape != w.shape[:1]:
+            raise ValueError(f"Linear: expected a bias of shape {w.shape[:1]} for weight {w.shape}, got {b[0].shape}")
         self.save_inputs(*(i for i in (0, 1) if self.needs_grad[1 - i]))
         return kernels.linear(x, w, b[0] if b else None)
 
@@ -46,17 +48,19 @@ class Linear(Function):
         rows = reshape(gy, (-1, gy.shape[-1]))
         gx = matmul(gy, w) if self.needs_grad[0] else None
         gw = matmul(transpose(rows), reshape(x, (-1, x.shape[-1]))) if self.needs_grad[1] else None
-        return (gx, gw, rows.sum(0))[: len(self.needs_grad)]
+        gb = rows.sum(0) if self.needs_grad[2:] == (True,) else None
+        return (gx, gw, gb)[: len(self.needs_grad)]
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """The matrix product of (..., m, k) and (..., k, n); vectors are taken as one row (left) or column (right).
 
-    Raises ValueError where the inner sizes differ.
+    Raises ValueError where the inner sizes differ or the leading axes do not broadcast.
 
     >>> matmul(Tensor([[1.0, 2.0]]), Tensor([[3.0], [4.0]])).item()
     11.0
     """
+    a, b = operands("MatMul", a, b)
     if not (a.ndim and b.ndim):
         raise ValueError(f"MatMul: expected vectors or matrices, got shapes {a.shape} and {b.shape}")
     left = reshape(a, (1, a.shape[0])) if a.ndim == 1 else a
@@ -68,9 +72,9 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x (..., in) times weight (out, in) transposed, plus bias (out,).
+    """x (..., in) times weight (out, in) transposed, plus bias (out,). Raises ValueError for sizes that do not match.
 
     >>> linear(Tensor([[1.0, 2.0]]), Tensor([[3.0, 4.0]]), Tensor([0.5])).numpy()
     array([[11.5]], dtype=float32)
     """
-    return Linear()(x, weight) if bias is None else Linear()(x, weight, bias)
+    return Linear()(*operands("Linear", x, weight, *(() if bias is None else (bias,))))

@@ -41,17 +41,17 @@ def softmax_cross_entropy(
     divisor; a share ``label_smoothing`` of the target goes to all classes evenly (Szegedy et al. 2016, section 7). The
     mean over no element is 0. Raises ValueError for a target out of range.
 
+    >>> import numpy as np
     >>> round(softmax_cross_entropy(Tensor([[0.0, 0.0]]), np.array([1])).item(), 4)
     0.6931
     """
     labels = target.data if isinstance(target, Tensor) else target
-    classes = x.shape[1]
-    if labels.shape != (x.shape[0], *x.shape[2:]):
+    if x.ndim < 2 or labels.shape != (x.shape[0], *x.shape[2:]) or labels.dtype.kind not in "iu":
         raise ValueError(
-            f"softmax_cross_entropy: expected targets of shape {(x.shape[0], *x.shape[2:])} for x {x.shape}, "
-            f"got {labels.shape}"
+            "softmax_cross_entropy: expected x (n, classes, ...) and integer targets (n, ...), "
+            f"got {x.shape} and {labels.dtype} {labels.shape}"
         )
-    xp = x.xp
+    xp, classes = x.xp, x.shape[1]
     log_p = log_softmax(transpose(x, (0, *range(2, x.ndim), 1)).reshape(-1, classes), 1)
     flat = xp.asarray(labels).reshape(-1)
     valid = flat != ignore_index
@@ -64,7 +64,7 @@ def softmax_cross_entropy(
     scale = valid.astype(x.dtype)
     by_class = None if weight is None else xp.asarray(weight, x.dtype)
     picked = scale if by_class is None else scale * by_class[index]
-    loss = -getitem(log_p, (xp.arange(len(index)), index)) * wrap(picked)
+    loss = -getitem(log_p.reshape(-1), xp.arange(len(index)) * classes + index) * wrap(picked)
     if label_smoothing:
         spread = log_p if by_class is None else log_p * wrap(by_class)
         even = -sum(spread, 1) * wrap(scale) * (label_smoothing / classes)
@@ -103,7 +103,11 @@ def focal_loss(x: Tensor, target: Tensor, alpha: float = 0.25, gamma: float = 2.
 
 
 def l1_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """The absolute difference."""
+    """The absolute difference.
+
+    >>> l1_loss(Tensor([1.0, 2.0]), Tensor([0.0, 0.0])).item()
+    1.5
+    """
     _same_shape("l1_loss", x, target)
     return _reduce(abs(x - target), reduction)
 
@@ -126,9 +130,9 @@ def _corners(boxes: Tensor) -> list[Tensor]:
 def iou_loss(x: Tensor, target: Tensor, kind: str = "iou", reduction: str = "mean", eps: float = 1e-7) -> Tensor:
     """1 - IoU of boxes x and target (n, 4) xyxy, with a penalty that has a gradient where they do not overlap.
 
-    ``kind`` is "iou"; "giou" (Rezatofighi et al. 2019): minus the share of the enclosing box that neither covers; "diou"
-    (Zheng et al. 2020): the squared distance of the centres by the enclosing box's diagonal; "ciou": that and the
-    difference of the aspect ratios, whose factor gets no gradient.
+    ``kind`` is "iou"; "giou" (Rezatofighi et al. 2019): minus the share of the enclosing box that neither covers;
+    "diou" (Zheng et al. 2020): the squared distance of the centres by the enclosing box's diagonal; "ciou": that and
+    the difference of the aspect ratios, whose factor gets no gradient.
 
     >>> iou_loss(Tensor([[0.0, 0.0, 2.0, 2.0]]), Tensor([[0.0, 0.0, 2.0, 1.0]])).item()
     0.5

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from .. import kernels
 from ..device import Array, generator
 from ..function import Function, is_recording
 from ..tensor import Tensor, wrap
-from .elementwise import sqrt
+from .elementwise import clip, operands, sqrt
 from .reduce import mean, sum
 from .shape import reshape
 
@@ -20,8 +21,11 @@ class BatchNorm(Function):
         self.eps = eps
 
     def forward(self, x: Array, gamma: Array, beta: Array) -> Array:
-        if gamma.shape != (x.shape[1],):
-            raise ValueError(f"BatchNorm: expected x with {gamma.shape[0]} channels, got shape {x.shape}")
+        if x.ndim != 4 or not gamma.shape == beta.shape == x.shape[1:2]:
+            raise ValueError(
+                "BatchNorm: expected x (n, channels, height, width) with weight and bias (channels,), "
+                f"got {x.shape}, {gamma.shape} and {beta.shape}"
+            )
         if x.size == 0:
             raise ValueError(f"BatchNorm: no values to take statistics of in shape {x.shape}")
         self.save_inputs(0, 1)
@@ -46,6 +50,8 @@ class BatchNorm(Function):
 def batch_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> tuple[Tensor, Array, Array]:
     """x (n, channels, height, width) normalised by its own statistics, and those: mean and biased variance (channels,).
 
+    Raises ValueError for shapes that do not match and for an empty x.
+
     >>> import numpy as np
     >>> x = Tensor(np.arange(4, dtype=np.float32).reshape(4, 1, 1, 1))
     >>> y, mean, var = batch_norm(x, Tensor([1.0]), Tensor([0.0]))
@@ -53,7 +59,7 @@ def batch_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> tu
     (array([1.5], dtype=float32), array([1.25], dtype=float32))
     """
     function = BatchNorm(eps)
-    y = function(x, weight, bias)
+    y = function(*operands("BatchNorm", x, weight, bias))
     return y, function.mean, function.var
 
 
@@ -66,12 +72,16 @@ def group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float 
     """x (n, channels, height, width) normalised within groups of channels of each image (Wu and He 2018).
 
     >>> import numpy as np
-    >>> group_norm(Tensor(np.ones((1, 4, 2, 2), np.float32)), 2, Tensor(np.ones(4, np.float32)), Tensor(np.zeros(4, np.float32))).shape
+    >>> x, ones, zeros = np.ones((1, 4, 2, 2), np.float32), np.ones(4, np.float32), np.zeros(4, np.float32)
+    >>> group_norm(Tensor(x), 2, Tensor(ones), Tensor(zeros)).shape
     (1, 4, 2, 2)
     """
+    if x.ndim != 4 or x.shape[1] % groups:
+        raise ValueError(
+            f"group_norm: expected x (n, channels, height, width) with channels that form {groups} equal groups, "
+            f"got {x.shape}"
+        )
     n, c, h, w = x.shape
-    if c % groups:
-        raise ValueError(f"group_norm: {c} channels cannot form {groups} equal groups")
     y = reshape(_standardise(reshape(x, (n, groups, c // groups, h, w)), (2, 3, 4), eps), x.shape)
     return y * reshape(weight, (1, c, 1, 1)) + reshape(bias, (1, c, 1, 1))
 
@@ -89,13 +99,12 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Te
 
 
 def normalize(x: Tensor, axis: int = 1, eps: float = 1e-12) -> Tensor:
-    """x divided by its Euclidean norm over ``axis``, which counts as at least ``eps``.
+    """x divided by its Euclidean norm over ``axis``, which counts as at least ``eps`` (and is then constant).
 
     >>> normalize(Tensor([[3.0, 4.0]])).numpy()
     array([[0.6, 0.8]], dtype=float32)
     """
-    norm = sqrt(sum(x * x, axis, True))
-    return x / (norm if eps == 0 else norm + wrap((norm.data < eps) * (eps - norm.data)))
+    return x / sqrt(clip(sum(x * x, axis, True), eps * eps, math.inf))
 
 
 class Dropout(Function):

@@ -12,20 +12,18 @@ from .conv import Pair, pair
 
 def pool_spec(kernel: Pair, stride: Pair | None, padding: Pair, dilation: Pair, ceil_mode: bool) -> PoolSpec:
     """The settings of a pooling in one hashable value. Raises ValueError for padding over half of the kernel."""
-    k, (vertical, horizontal) = pair(kernel), pair(padding)
-    if (
-        vertical > k[0] * pair(dilation)[0] // 2
-        or horizontal > k[1] * pair(dilation)[1] // 2
-        or min(vertical, horizontal) < 0
-    ):
+    k, d, (vertical, horizontal) = pair(kernel), pair(dilation), pair(padding)
+    s = k if stride is None else pair(stride)
+    if min(*k, *d, *s) < 1:
+        raise ValueError(f"expected kernel, stride and dilation of at least 1, got {k}, {s} and {d}")
+    if not (0 <= vertical <= k[0] * d[0] // 2 and 0 <= horizontal <= k[1] * d[1] // 2):
         raise ValueError(f"expected a padding from 0 to half of the kernel {k}, got {(vertical, horizontal)}")
-    return PoolSpec(
-        k,
-        k if stride is None else pair(stride),
-        (vertical, vertical, horizontal, horizontal),
-        pair(dilation),
-        ceil_mode,
-    )
+    return PoolSpec(k, s, (vertical, vertical, horizontal, horizontal), d, ceil_mode)
+
+
+def _check_images(name: str, x: Array) -> None:
+    if x.ndim != 4:
+        raise ValueError(f"{name}: expected x (n, channels, height, width), got {x.shape}")
 
 
 class MaxPool2d(Function):
@@ -33,13 +31,14 @@ class MaxPool2d(Function):
         self.spec = spec
 
     def forward(self, x: Array) -> Array:
+        _check_images("MaxPool2d", x)
         self.save_inputs(0)
-        y, self.state = kernels.max_pool2d(x, self.spec)
+        y, self.state = kernels.max_pool2d(x, self.spec, need_state=self.recording)
         return y
 
     def backward(self, gy: Tensor) -> tuple[Tensor]:
         (x,) = self.inputs
-        if not is_recording():
+        if self.state is not None and not is_recording():
             return (wrap(kernels.max_pool2d_grad(gy.data, x.shape, self.state)),)
         index = kernels.max_pool2d_indices(x.data, self.spec)
         return (PlaneScatter(index, x.shape)(gy),)
@@ -83,6 +82,7 @@ class AvgPool2d(Function):
         self.spec, self.count_include_pad = spec, count_include_pad
 
     def forward(self, x: Array) -> Array:
+        _check_images("AvgPool2d", x)
         self.x_shape = x.shape
         return kernels.avg_pool2d(x, self.spec, self.count_include_pad)
 

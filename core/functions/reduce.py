@@ -6,18 +6,7 @@ from ..device import Array, get_namespace
 from ..function import Function
 from ..tensor import Tensor, wrap
 from .elementwise import exp, log
-from .shape import broadcast_to, reshape
-
-Axis = int | tuple[int, ...] | None
-
-
-def axes_of(name: str, axis: Axis, ndim: int) -> tuple[int, ...]:
-    """The axes as a sorted tuple of non-negative numbers. Raises ValueError for one out of range."""
-    axes = tuple(range(ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
-    for a in axes:
-        if not -ndim <= a < ndim:
-            raise ValueError(f"{name}: axis {a} is out of range for {ndim} axes")
-    return tuple(sorted({a % ndim for a in axes}))
+from .shape import Axis, axes_of, broadcast_to, reshape
 
 
 def kept_shape(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, ...]:
@@ -128,7 +117,11 @@ def max(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 
 def min(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The smallest value over ``axis``."""
+    """The smallest value over ``axis``.
+
+    >>> min(Tensor([1.0, 3.0])).item()
+    1.0
+    """
     return -max(-x, axis, keepdims)
 
 
@@ -145,10 +138,18 @@ def logsumexp(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """exp(x) / sum(exp(x)) over ``axis``, without overflow."""
-    return Softmax(axis)(x)
+    """exp(x) / sum(exp(x)) over ``axis``, without overflow.
+
+    >>> softmax(Tensor([0.0, 0.0])).numpy()
+    array([0.5, 0.5], dtype=float32)
+    """
+    return Softmax(*axes_of("softmax", axis, x.ndim))(x)
 
 
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
-    """log(softmax(x)), without overflow."""
-    return LogSoftmax(axis)(x)
+    """log(softmax(x)), without overflow.
+
+    >>> log_softmax(Tensor([0.0, 0.0])).numpy()
+    array([-0.6931472, -0.6931472], dtype=float32)
+    """
+    return LogSoftmax(*axes_of("log_softmax", axis, x.ndim))(x)

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from ..device import Array, get_namespace
 from ..function import Function
 from ..tensor import Tensor, wrap
+
+Axis = int | tuple[int, ...] | None
+
+
+def axes_of(name: str, axis: Axis, ndim: int) -> tuple[int, ...]:
+    """The axes as a sorted tuple of non-negative numbers. Raises ValueError for one out of range."""
+    axes = tuple(range(ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    for a in axes:
+        if not -ndim <= a < ndim:
+            raise ValueError(f"{name}: axis {a} is out of range for {ndim} axes")
+    return tuple(sorted({a % ndim for a in axes}))
 
 
 class Reshape(Function):
@@ -72,7 +85,7 @@ class SumTo(Function):
 
 def _is_basic(index: Any) -> bool:
     parts = index if isinstance(index, tuple) else (index,)
-    return all(p is None or p is Ellipsis or isinstance(p, (int, slice)) for p in parts)
+    return all(p is None or p is Ellipsis or isinstance(p, (int, np.integer, slice)) for p in parts)
 
 
 class GetItem(Function):
@@ -89,7 +102,7 @@ class GetItem(Function):
             raise IndexError(f"GetItem: {error} (shape {x.shape})") from None
 
     def backward(self, gy: Tensor) -> tuple[Tensor]:
-        return (scatter_add(gy, self.index, self.shape),)
+        return (ScatterAdd(self.index, self.shape)(gy),)
 
 
 class ScatterAdd(Function):
@@ -101,11 +114,6 @@ class ScatterAdd(Function):
     def forward(self, values: Array) -> Array:
         xp = get_namespace(values)
         out = xp.zeros(self.shape, values.dtype)
-        self.source = out[self.index].shape
-        if values.shape != self.source:
-            raise ValueError(
-                f"ScatterAdd: expected values of shape {self.source} (shape {self.shape} at the index), got {values.shape}"
-            )
         if _is_basic(self.index):
             out[self.index] = values
         else:
@@ -121,12 +129,15 @@ class Concatenate(Function):
         self.axis = axis
 
     def forward(self, *arrays: Array) -> Array:
-        self.sizes = [a.shape[self.axis] for a in arrays]
-        try:
-            return get_namespace(arrays[0]).concatenate(arrays, axis=self.axis)
-        except ValueError:
+        (axis,) = axes_of("Concatenate", self.axis, arrays[0].ndim)
+        if len({a.shape[:axis] + a.shape[axis + 1 :] if a.ndim == arrays[0].ndim else a.ndim for a in arrays}) > 1:
             shapes = ", ".join(str(a.shape) for a in arrays)
-            raise ValueError(f"Concatenate: shapes {shapes} differ outside of axis {self.axis}") from None
+            raise ValueError(f"Concatenate: shapes {shapes} differ outside of axis {self.axis}")
+        if len({a.dtype for a in arrays}) > 1:
+            dtypes = ", ".join(str(a.dtype) for a in arrays)
+            raise TypeError(f"Concatenate: expected arrays of one dtype, got {dtypes}")
+        self.sizes = [a.shape[axis] for a in arrays]
+        return get_namespace(arrays[0]).concatenate(arrays, axis=axis)
 
     def backward(self, gy: Tensor) -> tuple[Tensor, ...]:
         return tuple(split(gy, self.sizes, self.axis))
@@ -137,11 +148,12 @@ class Split(Function):
         self.sizes, self.axis = sizes, axis
 
     def forward(self, x: Array) -> tuple[Array, ...]:
-        total = x.shape[self.axis]
+        (axis,) = axes_of("Split", self.axis, x.ndim)
+        total = x.shape[axis]
         if sum(self.sizes) != total:
             raise ValueError(f"Split: sizes {list(self.sizes)} do not add up to {total}, axis {self.axis} of {x.shape}")
         self.shape, self.dtype, self.xp = x.shape, x.dtype, get_namespace(x)
-        lead = (slice(None),) * (self.axis % x.ndim)
+        lead = (slice(None),) * axis
         ends = [sum(self.sizes[: i + 1]) for i in range(len(self.sizes))]
         return tuple(x[(*lead, slice(end - n, end))] for n, end in zip(self.sizes, ends))
 
@@ -191,28 +203,47 @@ def transpose(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
 
 
 def squeeze(x: Tensor, axis: int) -> Tensor:
-    """x without ``axis``, which must have size 1."""
+    """x without ``axis``, which must have size 1.
+
+    >>> squeeze(Tensor([[1.0, 2.0]]), 0).shape
+    (2,)
+    """
+    (axis,) = axes_of("squeeze", axis, x.ndim)
     if x.shape[axis] != 1:
         raise ValueError(f"squeeze: axis {axis} of shape {x.shape} has size {x.shape[axis]}, not 1")
-    axis %= x.ndim
     return reshape(x, x.shape[:axis] + x.shape[axis + 1 :])
 
 
 def expand_dims(x: Tensor, axis: int) -> Tensor:
-    """x with a new axis of size 1 before ``axis``."""
-    axis %= x.ndim + 1
+    """x with a new axis of size 1 before ``axis``.
+
+    >>> expand_dims(Tensor([1.0, 2.0]), 0).shape
+    (1, 2)
+    """
+    (axis,) = axes_of("expand_dims", axis, x.ndim + 1)
     return reshape(x, (*x.shape[:axis], 1, *x.shape[axis:]))
 
 
 def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """x repeated along axes of size 1 until it has ``shape``."""
+    """x repeated along axes of size 1 until it has ``shape``; a view.
+
+    >>> broadcast_to(Tensor([1.0]), (2, 2)).numpy()
+    array([[1., 1.],
+           [1., 1.]], dtype=float32)
+    """
     shape = tuple(shape)
     return BroadcastTo(shape)(x) if x.shape != shape else x
 
 
 def sum_to(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """The sum of x over the axes along which ``shape`` would be broadcast to x's: the adjoint of broadcast_to."""
+    """The sum of x over the axes along which ``shape`` would be broadcast to x's: the adjoint of broadcast_to.
+
+    >>> sum_to(Tensor([[1.0, 2.0], [3.0, 4.0]]), (1, 2)).numpy()
+    array([[4., 6.]], dtype=float32)
+    """
     shape = tuple(shape)
+    if any(n not in (1, m) for n, m in zip(shape[::-1], x.shape[::-1])) or len(shape) > x.ndim:
+        raise ValueError(f"SumTo: shape {shape} does not broadcast to {x.shape}")
     return SumTo(shape)(x) if x.shape != shape else x
 
 
@@ -222,11 +253,18 @@ def getitem(x: Tensor, index: Any) -> Tensor:
     >>> getitem(Tensor([1.0, 2.0, 3.0]), [2, 0]).numpy()
     array([3., 1.], dtype=float32)
     """
+    return GetItem(_index_on(x.xp, index))(x)
+
+
+def _index_on(xp: Any, index: Any) -> Any:
+    """The index with its arrays on the device of ``xp``."""
     if isinstance(index, tuple):
-        index = tuple(p.data if isinstance(p, Tensor) else p for p in index)
-    elif isinstance(index, Tensor):
-        index = index.data
-    return GetItem(index)(x)
+        return tuple(_index_on(xp, p) for p in index)
+    if isinstance(index, Tensor):
+        return index.data
+    if isinstance(index, list) and not index:
+        return xp.zeros(0, np.int64)
+    return xp.asarray(index) if isinstance(index, (list, np.ndarray)) else index
 
 
 def scatter_add(values: Tensor, index: Any, shape: Sequence[int]) -> Tensor:
@@ -235,7 +273,13 @@ def scatter_add(values: Tensor, index: Any, shape: Sequence[int]) -> Tensor:
     >>> scatter_add(Tensor([1.0, 2.0, 3.0]), [0, 2, 0], (4,)).numpy()
     array([4., 0., 2., 0.], dtype=float32)
     """
-    return ScatterAdd(index, tuple(shape))(values)
+    index, shape = _index_on(values.xp, index), tuple(shape)
+    expected = values.xp.empty(shape, bool)[index].shape
+    if values.shape != expected:
+        raise ValueError(
+            f"ScatterAdd: expected values of shape {expected} (shape {shape} at the index), got {values.shape}"
+        )
+    return ScatterAdd(index, shape)(values)
 
 
 def concatenate(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
@@ -250,7 +294,11 @@ def concatenate(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """The tensors, of one shape, joined along a new axis."""
+    """The tensors, of one shape, joined along a new axis.
+
+    >>> stack([Tensor([1.0, 2.0]), Tensor([3.0, 4.0])]).shape
+    (2, 2)
+    """
     return concatenate([expand_dims(t, axis) for t in tensors], axis)
 
 
@@ -260,11 +308,12 @@ def split(x: Tensor, sizes: Sequence[int] | int, axis: int = 0) -> tuple[Tensor,
     >>> [part.shape for part in split(Tensor([[1.0, 2.0, 3.0]]), (1, 2), axis=1)]
     [(1, 1), (1, 2)]
     """
+    (axis,) = axes_of("split", axis, x.ndim)
     if isinstance(sizes, int):
-        if x.shape[axis] % sizes:
+        if sizes < 1 or x.shape[axis] % sizes:
             raise ValueError(f"split: axis {axis} of shape {x.shape} cannot be cut into {sizes} equal parts")
         sizes = [x.shape[axis] // sizes] * sizes
-    return Split(tuple(sizes), axis)(x)  # type: ignore[no-any-return]
+    return cast("tuple[Tensor, ...]", Split(tuple(sizes), axis)(x))
 
 
 def pad(x: Tensor, widths: Sequence[tuple[int, int]], value: float = 0.0) -> Tensor:
@@ -277,6 +326,10 @@ def pad(x: Tensor, widths: Sequence[tuple[int, int]], value: float = 0.0) -> Ten
 
 
 def flip(x: Tensor, axis: int) -> Tensor:
-    """x with the order along ``axis`` reversed; a view."""
-    lead = (slice(None),) * (axis % x.ndim)
+    """x with the order along ``axis`` reversed; a view.
+
+    >>> flip(Tensor([1.0, 2.0]), 0).numpy()
+    array([2., 1.], dtype=float32)
+    """
+    lead = (slice(None),) * axes_of("flip", axis, x.ndim)[0]
     return getitem(x, (*lead, slice(None, None, -1)))
