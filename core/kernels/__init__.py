@@ -18,7 +18,8 @@ import numpy as np
 
 from ..device import Array
 from . import onednn, reference
-from .reference import Activation, erf, max_pool2d_indices, sigmoid
+from .memory import empty
+from .reference import Activation, erf, max_pool2d_indices
 from .specs import ConvSpec, PoolSpec
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "FusedLinear",
     "PoolSpec",
     "PoolState",
+    "activate",
     "avg_pool2d",
     "avg_pool2d_grad",
     "backend_name",
@@ -36,6 +38,7 @@ __all__ = [
     "conv2d",
     "conv2d_input_grad",
     "conv2d_weight_grad",
+    "empty",
     "erf",
     "get_num_threads",
     "library_version",
@@ -52,6 +55,7 @@ __all__ = [
 
 _FLOAT32 = np.dtype(np.float32)
 _SMALL_PRODUCT = 32768  # multiplications below which NumPy's call costs less
+_SMALL_ACTIVATION = 16384  # elements below which NumPy's calls cost less
 _reference_only: ContextVar[bool] = ContextVar("reference_only", default=os.environ.get("CHAINSIGHT_ONEDNN") == "0")
 
 
@@ -94,6 +98,7 @@ def set_num_threads(count: int) -> None:
     if count < 1:
         raise ValueError(f"expected at least 1 thread, got {count}")
     onednn.set_num_threads(count)
+    reference.set_num_threads(count)
 
 
 def get_num_threads() -> int:
@@ -201,6 +206,22 @@ def linear(x: Array, w: Array, b: Array | None) -> Array:
     return reference.linear(x, w, b)
 
 
+def activate(x: Array, activation: Activation) -> Array:
+    """An activation (name, alpha, beta): relu, relu6, clip(alpha, beta), leaky_relu(alpha), sigmoid, silu, ...
+
+    >>> activate(np.array([-1.0, 2.0]), ("leaky_relu", 0.5, 0.0)).tolist()
+    [-0.5, 2.0]
+    """
+    if x.size >= _SMALL_ACTIVATION and _fast(x) and (y := onednn.activate(x, activation)) is not None:
+        return y
+    return reference.activate(x, activation)
+
+
+def sigmoid(x: Array) -> Array:
+    """1 / (1 + exp(-x)) without overflow."""
+    return activate(x, ("sigmoid", 0.0, 0.0))
+
+
 class FusedConv2d:
     """A convolution prepared for inference: activation(conv(x) + b + residual) in one pass over the output.
 
@@ -212,33 +233,36 @@ class FusedConv2d:
     """
 
     def __init__(self, w: Array, b: Array | None, spec: ConvSpec, activation: Activation | None = None) -> None:
-        self.w, self.b, self.spec, self.activation = w, b, spec, activation
+        self.b, self.spec, self.activation = b, spec, activation
         self._onednn = onednn.FusedConv2d(w, b, spec, activation) if _fast(w, b) else None
+        self._w = w if self._onednn is None else None
 
     def __call__(self, x: Array, residual: Array | None = None) -> Array:
         if self._onednn is not None and _fast(x, residual) and (y := self._onednn(x, residual)) is not None:
             return y
-        y = reference.conv2d(x, self.w, self.b, self.spec)
-        if residual is not None:
-            y += residual
-        return y if self.activation is None else reference.activate(y, self.activation)
+        w = self._w if self._onednn is None else self._onednn.packed.plain()
+        return _finish(reference.conv2d(x, w, self.b, self.spec), residual, self.activation)
 
 
 class FusedLinear:
     """A linear layer prepared for inference: activation(x @ w.T + b + residual), x of shape (..., in)."""
 
     def __init__(self, w: Array, b: Array | None, activation: Activation | None = None) -> None:
-        self.w, self.b, self.activation = w, b, activation
+        self.b, self.activation, self._out = b, activation, w.shape[0]
         self._onednn = onednn.FusedLinear(w, b, activation) if _fast(w, b) else None
+        self._w = w if self._onednn is None else None
 
     def __call__(self, x: Array, residual: Array | None = None) -> Array:
         if self._onednn is not None and _fast(x, residual):
             rows = prod(x.shape[:-1])
-            wide = None if residual is None else residual.reshape(rows, self.w.shape[0])
+            wide = None if residual is None else residual.reshape(rows, self._out)
             y = self._onednn(x.reshape(rows, x.shape[-1]), wide)
             if y is not None:
-                return y.reshape(*x.shape[:-1], self.w.shape[0])
-        y = reference.linear(x, self.w, self.b)
-        if residual is not None:
-            y = y + residual
-        return y if self.activation is None else reference.activate(y, self.activation)
+                return y.reshape(*x.shape[:-1], self._out)
+        w = self._w if self._onednn is None else self._onednn.packed.plain().T
+        return _finish(reference.linear(x, w, self.b), residual, self.activation)
+
+
+def _finish(y: Array, residual: Array | None, activation: Activation | None) -> Array:
+    y = y if residual is None else y + residual
+    return y if activation is None else activate(y, activation)

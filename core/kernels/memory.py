@@ -7,6 +7,7 @@ more than the largest amount ever needed at one time (plus 64 MiB); what exceeds
 from __future__ import annotations
 
 import mmap
+import os
 import threading
 from bisect import bisect_left, insort
 from collections import deque
@@ -64,6 +65,11 @@ class Pool:
         self._idle: list[_Block] = []
         self._idle_bytes = self._live_bytes = self._peak_bytes = self._serial = 0
         self._lock = threading.Lock()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._unlock)
+
+    def _unlock(self) -> None:
+        self._lock = threading.Lock()  # another thread of the parent may have held it
 
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
         """An uninitialised array: rank 4 (batch, channels, height, width) lies channels-last, others in C order."""
@@ -90,11 +96,21 @@ class Pool:
                 block = self._idle.pop(place)
                 self._idle_bytes -= block.nbytes
             else:
-                block = _Block(-(-nbytes // _PAGE) * _PAGE)
+                block = self._allocate(-(-nbytes // _PAGE) * _PAGE)
                 self._shrink(max(self._peak_bytes, self._live_bytes + block.nbytes) * 5 // 4 + _SLACK - block.nbytes)
             self._live_bytes += block.nbytes
             self._peak_bytes = max(self._peak_bytes, self._live_bytes)
         return block
+
+    def _allocate(self, nbytes: int) -> _Block:
+        try:
+            return _Block(nbytes)
+        except OSError:
+            self._shrink(0)
+        try:
+            return _Block(nbytes)
+        except OSError as error:
+            raise MemoryError(f"could not get {nbytes} bytes from the system: {error}") from error
 
     def _collect(self) -> None:
         while self.returned:

@@ -139,6 +139,7 @@ _library: _Library | None = None
 _searched = False
 _loading = threading.Lock()
 _threads: int | None = None
+_forked = False
 _generation = 0  # a new one makes all threads forget their programs: they are compiled for a number of threads
 
 
@@ -176,16 +177,16 @@ def load() -> _Library | None:
     return _library
 
 
-def _forget_after_fork() -> None:
-    """A forked child has no OpenMP threads and would wait for them for ever: it takes the reference."""
-    global _library
-    if _library is not None:
-        logger.warning("this process was forked after oneDNN was loaded: it runs the slower reference kernels")
-        _library = None
+def _after_fork() -> None:
+    """A forked child has none of the parent's OpenMP threads and would wait for them for ever: it computes on one."""
+    global _forked, _loading
+    _forked, _loading = _library is not None, threading.Lock()
+    if _forked:
+        set_num_threads(1)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_after_fork)
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class _Thread(threading.local):
@@ -214,18 +215,20 @@ _thread = _Thread()
 
 
 def set_num_threads(count: int) -> None:
-    """Use ``count`` OpenMP threads in every Python thread from now on."""
+    """Use ``count`` OpenMP threads in every Python thread from now on (a forked child stays at one)."""
     global _threads, _generation
-    _threads = count
+    _threads = 1 if _forked else count
     _generation += 1
 
 
 def get_num_threads() -> int:
     """The number of OpenMP threads of a computation."""
     library = load()
-    if _threads is None and library is not None and hasattr(library.slow, "omp_get_max_threads"):
+    if _threads is not None:
+        return _threads
+    if library is not None and hasattr(library.slow, "omp_get_max_threads"):
         return int(library.slow.omp_get_max_threads())
-    return _threads or 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # CPython keeps the address of an array's data right behind the object's head; reading it there takes a quarter of
@@ -329,6 +332,17 @@ def _row(library: _Library, length: int) -> _Handle:
     return _describe(library, (length,), (1,))
 
 
+def _eltwise(activation: tuple[str, float, float]) -> tuple[int, c_float, c_float]:
+    if activation[0] not in _ACTIVATIONS:
+        raise _Unsupported  # the reference says what is wrong
+    algorithm, alpha, beta = _ACTIVATIONS[activation[0]]
+    return (
+        algorithm,
+        c_float(activation[1] if alpha is None else alpha),
+        c_float(activation[2] if beta is None else beta),
+    )
+
+
 def _attributes(
     library: _Library, activation: tuple[str, float, float] | None = None, residual: _Handle | None = None
 ) -> _Handle:
@@ -339,9 +353,7 @@ def _attributes(
         if residual:
             library.call("post_ops_append_binary", post_ops, _BINARY_ADD, residual)
         if activation:
-            algorithm, alpha, beta = _ACTIVATIONS[activation[0]]
-            alpha, beta = activation[1] if alpha is None else alpha, activation[2] if beta is None else beta
-            library.call("post_ops_append_eltwise", post_ops, algorithm, c_float(alpha), c_float(beta))
+            library.call("post_ops_append_eltwise", post_ops, *_eltwise(activation))
         library.call("primitive_attr_set_post_ops", attributes, post_ops)
     return attributes
 
@@ -410,21 +422,25 @@ class _Packing:
     def unpack(self, run: Callable[[int], None]) -> Floats:
         """Let ``run`` write weights at the address it is given, and return them as a C-contiguous array."""
         w = np.empty(self.shape, np.float32)
-        program = _cached((self, "back"), self.build, w.strides, True)
-        if program is False:
+        if _cached((self, "back"), self.build, w.strides, True) is False:
             run(_address(w))
-        else:
-            packed = memory.empty((self.nbytes,), np.uint8)
-            run(_address(packed))
-            program.run(_address(packed), _address(w))
+            return w
+        packed = memory.empty((self.nbytes,), np.uint8)
+        run(_address(packed))
+        return self.plain(packed)
+
+    def plain(self, packed: Floats) -> Floats:
+        """Packed weights as a C-contiguous array."""
+        w = np.empty(self.shape, np.float32)
+        _cached((self, "back"), self.build, w.strides, True).run(_address(packed), _address(w))
         return w
 
 
 class _Packed:
-    """An array of weights in every layout that some input shape has asked for so far (mostly one)."""
+    """Weights in every layout that some input shape has asked for so far (mostly one); the array itself is let go."""
 
     def __init__(self, w: Floats) -> None:
-        self.w = w
+        self.w: Floats | None = w
         self.token = object()  # names these weights in the threads' caches without keeping them alive
         self.layouts: list[tuple[_Packing, Floats]] = []
 
@@ -432,9 +448,20 @@ class _Packed:
         for known, packed in self.layouts:
             if library.fast.dnnl_memory_desc_equal(known.chosen, packing.chosen):
                 return _address(packed)
-        packed = packing.pack(self.w)
+        w = self.w
+        if w is not None:
+            packed = packing.pack(w)
+        else:
+            known, source = self.layouts[0]
+            packed = memory.empty((packing.nbytes,), np.uint8)
+            _reorder(library, known.chosen, packing.chosen).run(_address(source), _address(packed))
         self.layouts.append((packing, packed))
+        self.w = w if packed is w else None
         return _address(packed)
+
+    def plain(self) -> Floats:
+        """The weights as an ordinary array."""
+        return self.w if self.w is not None else self.layouts[0][0].plain(self.layouts[0][1])
 
 
 # Convolution.
@@ -554,13 +581,13 @@ class FusedConv2d:
     def __init__(
         self, w: Floats, b: Floats | None, spec: ConvSpec, activation: tuple[str, float, float] | None
     ) -> None:
-        self.w, self.spec, self.activation = w, spec, activation
+        self.w_shape, self.spec, self.activation = w.shape, spec, activation
         self.b = np.zeros(w.shape[0], np.float32) if b is None else np.ascontiguousarray(b)
         self.b_address = _address(self.b)
         self.packed = _Packed(w)
 
     def _build(self, library: _Library, x_shape: tuple[int, ...], residual: bool) -> Any:
-        forward = _Forward(library, x_shape, self.w.shape, self.spec, True, self.activation, residual)
+        forward = _Forward(library, x_shape, self.w_shape, self.spec, True, self.activation, residual)
         return forward.program, forward.y_shape, self.packed.address(library, forward.packing)
 
     def __call__(self, x: Floats, residual: Floats | None) -> Floats | None:
@@ -720,6 +747,31 @@ def batch_norm_grad(
     return gx, ggamma, gbeta
 
 
+# Activations.
+
+
+def _build_activation(library: _Library, size: int, activation: tuple[str, float, float]) -> _Program:
+    row, (algorithm, alpha, beta) = _row(library, size), _eltwise(activation)
+    attributes = _attributes(library)
+    desc = library.create(
+        "eltwise_forward_primitive_desc", library.engine, _INFERENCE, algorithm, row, row, alpha, beta, attributes
+    )
+    return _Program(library, desc, (_SRC, _DST))
+
+
+def activate(x: Floats, activation: tuple[str, float, float]) -> Floats | None:
+    """An activation of a dense array, in C or channels-last order; None for other layouts."""
+    last = x.ndim == 4 and x.transpose(0, 2, 3, 1).flags.c_contiguous
+    if not (last or x.flags.c_contiguous):
+        return None
+    program = _cached(("activation", x.size, activation), _build_activation, x.size, activation)
+    if program is None:
+        return None
+    y = memory.empty(x.shape) if last else memory.empty((x.size,)).reshape(x.shape)
+    program.run(_address(x), _address(y))
+    return y
+
+
 # Matrix products.
 
 
@@ -795,15 +847,15 @@ class FusedLinear:
     """A linear layer with packed weights, bias, residual and activation in one pass; see ``kernels.FusedLinear``."""
 
     def __init__(self, w: Floats, b: Floats | None, activation: tuple[str, float, float] | None) -> None:
-        self.wt, self.activation = w.T, activation
+        self.shape, self.activation = (w.shape[1], w.shape[0]), activation
         self.b = np.zeros(w.shape[0], np.float32) if b is None else np.ascontiguousarray(b)
         self.b_address = _address(self.b)
-        self.packed = _Packed(self.wt)
+        self.packed = _Packed(w.T)
 
     def _build(self, library: _Library, x_shape: tuple[int, ...], strides: tuple[int, ...], residual: bool) -> Any:
-        sides = (x_shape, strides), (self.wt.shape, None)
+        sides = (x_shape, strides), (self.shape, None)
         program = _build_matmul(library, *sides, True, self.activation, residual)
-        packing = _Packing(library, program.desc, _WEIGHTS, self.wt.shape, 1)
+        packing = _Packing(library, program.desc, _WEIGHTS, self.shape, 1)
         return program, self.packed.address(library, packing)
 
     def __call__(self, x: Floats, residual: Floats | None) -> Floats | None:
@@ -813,7 +865,7 @@ class FusedLinear:
         if found is None:
             return None
         program, weights = found
-        y = memory.empty((x.shape[0], self.wt.shape[1]))
+        y = memory.empty((x.shape[0], self.shape[1]))
         if residual is None:
             program.run(_address(x), weights, _address(y), self.b_address)
         else:

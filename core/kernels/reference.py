@@ -6,8 +6,10 @@ group; a depthwise one sums shifted slices. Windows are copied in chunks of batc
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -329,6 +331,16 @@ def linear(x: Array, w: Array, b: Array | None) -> Array:
     """x (..., in) times the transpose of w (out, in), plus b (out,)."""
     y = get_namespace(x).matmul(x, w.T)
     return y if b is None else y + b
+
+
+def set_num_threads(count: int) -> None:
+    """Let the OpenBLAS that NumPy's wheels carry use ``count`` threads; another BLAS keeps its own setting."""
+    for path in (Path(np.__file__).parent.parent / "numpy.libs").glob("*openblas*"):
+        library = ctypes.CDLL(str(path))
+        for name in ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads"):
+            if hasattr(library, name):
+                getattr(library, name)(count)
+                break
 
 
 # Coefficients of erf and erfc from Cephes (S. L. Moshier), ndtr.c, highest power first.
