@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,7 +26,7 @@ def zip_errors() -> Iterator[None]:
         raise
     except (zipfile.BadZipFile, ValueError, NotImplementedError, RuntimeError, OverflowError, OSError) as error:
         raise WeightsError(f"damaged or truncated zip archive: {error}") from None
-    except (struct.error, EOFError, IndexError, KeyError, MemoryError, zipfile.zlib.error) as error:  # type: ignore[attr-defined]
+    except (struct.error, EOFError, IndexError, KeyError, MemoryError, zlib.error) as error:
         raise WeightsError(f"damaged or truncated zip archive: {type(error).__name__} {error}") from None
 
 

@@ -191,10 +191,11 @@ def unpickle(
     >>> import pickle
     >>> unpickle(pickle.dumps({"epoch": 3, "lr": [0.1, 0.01]}, protocol=2))[0]
     {'epoch': 3, 'lr': [0.1, 0.01]}
-    >>> unpickle(pickle.dumps(print))
-    Traceback (most recent call last):
-    ...
-    chainsight.weights.errors.WeightsError: the pickle refers to 'builtins.print', which is ...
+    >>> try:
+    ...     unpickle(pickle.dumps(print))
+    ... except WeightsError as error:
+    ...     print(str(error)[:44])
+    the pickle refers to 'builtins.print', which
     """
     machine = _Machine(data, start, names, persistent)
     try:
