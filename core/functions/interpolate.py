@@ -153,7 +153,9 @@ def _linear_taps(size: int, out: int, align_corners: bool, real: np.dtype[Any]) 
     if align_corners:
         source = at * real.type((size - 1) / (out - 1) if out > 1 else 0)
     else:
-        source = np.maximum((at + real.type(0.5)) * (real.type(size) / real.type(out)) - real.type(0.5), 0)
+        # one rounding at the end, like the fused multiply-add that torch's kernel is compiled to: its very indices
+        scale = np.longdouble(real.type(size) / real.type(out))
+        source = np.maximum(((at + real.type(0.5)) * scale - 0.5).astype(real), 0)
     low = np.minimum(source.astype(np.int64), size - 1)
     high = np.minimum(low + 1, size - 1)
     upper = np.clip(source - low, 0, 1).astype(real)
