@@ -33,23 +33,39 @@ class ItemError(RuntimeError):
         self.index, self.source = index, source
 
 
+class _Failure:
+    """An exception in the place of the item that a worker could not make."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
 class _Batch:
     """The slots of one batch under way; the worker that fills the last slot collates."""
 
     def __init__(self, indices: list[int]) -> None:
         self.indices = indices
-        self.items: list[Any] = [None] * len(indices)
         self.result: Any = None
+        self.error: BaseException | None = None
         self.done = threading.Event()
+        self._items: list[Any] = [None] * len(indices)
         self._missing = len(indices)
         self._lock = threading.Lock()
 
-    def fill(self, slot: int, item: Any) -> bool:
-        """Stores an item; True for the one call that completes the batch."""
+    def fill(self, slot: int, item: Any, collate: Callable[[list[Any]], Any]) -> None:
         with self._lock:
-            self.items[slot] = item
+            self._items[slot] = item
             self._missing -= 1
-            return self._missing == 0
+            if self._missing:
+                return
+        items, self._items = self._items, []
+        self.error = next((item.error for item in items if isinstance(item, _Failure)), None)
+        if self.error is None:
+            try:
+                self.result = collate(items)
+            except BaseException as error:
+                self.error = error
+        self.done.set()
 
 
 class Loader:
@@ -172,9 +188,8 @@ class Loader:
                 # A wait without timeout cannot be interrupted by Ctrl-C on Windows.
                 while not batch.done.wait(timeout=0.2):
                     pass
-                failed = next((item for item in batch.items if isinstance(item, _Failure)), None)
-                if failed is not None:
-                    raise failed.error
+                if batch.error is not None:
+                    raise batch.error
                 yield batch.result
         finally:
             atexit.unregister(close)
@@ -188,18 +203,5 @@ class Loader:
                 item = self._item(epoch, batch.indices[slot])
             except BaseException as error:  # whatever it is, it belongs to the consumer: a dead worker would hang it
                 item = _Failure(error)
-            if not batch.fill(slot, item):
-                continue
-            if not any(isinstance(item, _Failure) for item in batch.items):
-                try:
-                    batch.result = self.collate(batch.items)
-                except BaseException as error:
-                    batch.items = [_Failure(error)]
-            batch.done.set()
-
-
-class _Failure:
-    """An exception on its way from a worker to the consumer."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
+            batch.fill(slot, item, self.collate)
+            del job, batch, item  # a worker that waits for its next job must not keep the last batch in memory

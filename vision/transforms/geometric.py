@@ -174,7 +174,7 @@ class IoUCrop(SingleSample):
     Liu et al., "SSD: Single Shot MultiBox Detector" (ECCV 2016), 2.2: with equal chance the whole picture, or a patch
     of 0.3 to 1 of each side and aspect ratio 0.5 to 2 whose IoU with some object is at least one of ``min_ious`` (0:
     any patch that holds an object's centre). Only objects whose centre lies in the patch stay. When ``trials`` patches
-    fail, the next option is tried. Pictures without objects stay whole.
+    fail, the next option is tried. Pictures without objects stay whole; ignored objects (crowds) do not count.
     """
 
     min_ious: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
@@ -210,7 +210,8 @@ class IoUCrop(SingleSample):
         inside = ((centres > patch[:2]) & (centres < patch[2:])).all(axis=1)
         overlap = np.clip(np.minimum(boxes[:, 2:], patch[2:]) - np.maximum(boxes[:, :2], patch[:2]), 0, None).prod(1)
         ious = overlap / (np.prod(boxes[:, 2:] - boxes[:, :2], axis=1) + width * height - overlap)
-        if not inside.any() or ious[inside].max() < min_iou:
+        wanted = inside & ~sample.ignore if sample.ignore is not None else inside
+        if not wanted.any() or ious[wanted].max() < min_iou:
             return None
         return window(sample.select(inside), top, left, (height, width))
 

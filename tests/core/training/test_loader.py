@@ -122,6 +122,28 @@ def test_prefetch_is_bounded_and_lazy(workers):
     assert loader_threads() == []
 
 
+def test_memory_holds_no_more_batches_than_promised():
+    class Item:
+        living = 0
+
+        def __init__(self):
+            Item.living += 1
+
+        def __del__(self):
+            Item.living -= 1
+
+    loader = Loader(range(200), 4, workers=6, transform=lambda *_: Item())
+    most = 0
+    for batch in loader.epoch(0):
+        assert len(batch) == 4
+        time.sleep(0.002)
+        most = max(most, Item.living)
+    assert 4 * loader.prefetch <= most <= 4 * (loader.prefetch + 1)
+    del batch
+    gc.collect()
+    assert Item.living == 0
+
+
 def test_the_consumer_does_not_wait_when_reading_keeps_up():
     """4 threads at 4 ms an item give a batch of 8 every 8 ms; a step takes 12 ms."""
     loader = Loader(Counting(240, seconds=0.004), 8, workers=4)
