@@ -36,9 +36,14 @@ class TopKAccuracy:
         own = np.take_along_axis(scores, labels[:, None], axis=1)
         earlier = np.arange(scores.shape[1]) < labels[:, None]
         rank = ((scores > own) | ((scores == own) & earlier)).sum(1)
+        self.add_ranks(rank)
+
+    def add_ranks(self, ranks: Any) -> None:
+        """Add images by how many classes come before the true one (n,)."""
+        ranks = np.asarray(ranks, np.int64)
         for k in self.ks:
-            self.right[k] += int((rank < k).sum())
-        self.images += len(labels)
+            self.right[k] += int((ranks < k).sum())
+        self.images += len(ranks)
 
     def to_dict(self) -> dict[str, float]:
         """``{"top1": ..., "top5": ...}`` in 0..1; nan before the first image."""

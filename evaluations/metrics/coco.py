@@ -13,9 +13,10 @@ from typing import Any, Literal
 import numpy as np
 
 from .coco_format import check_ground_truth, check_results, number_rows, read_json, some
+from .coco_masks import read_runs
 from .inputs import BoxesFound, BoxTruth, flatten
 from .matching import Bools, Floats, Found, Overlap, Truth, match, precision_recall
-from .overlaps import box_overlap, keypoint_overlap
+from .overlaps import Runs, box_overlap, keypoint_overlap, mask_overlap
 
 IouType = Literal["bbox", "segm", "keypoints"]
 IOU_THRESHOLDS: Floats = np.linspace(0.5, 0.95, 10)
@@ -174,7 +175,13 @@ def coco_metrics(
         found_boxes = number_rows((_get(e, "bbox", found_name) for e in results), 4, found_name, "bbox")
         overlap = box_overlap(found_boxes, boxes, crowd)
         truth_area, found_area = boxes[:, 2:].prod(1), found_boxes[:, 2:].prod(1)
-    elif iou_type == "keypoints":
+    elif iou_type == "segm":
+        size = {image["id"]: (_side(image, "height"), _side(image, "width")) for image in data["images"]}
+        runs = _runs(annotations, size, truth_name)
+        found_runs = _runs(results, size, found_name)
+        overlap = mask_overlap(found_runs, runs, crowd, least=thresholds.min())
+        truth_area, found_area = runs.area, found_runs.area
+    else:
         width = 3 * len(keypoint_sigmas)
         points = number_rows((_get(e, "keypoints", truth_name) for e in annotations), width, truth_name, "keypoints")
         found_points = number_rows((_get(e, "keypoints", found_name) for e in results), width, found_name, "keypoints")
@@ -294,6 +301,20 @@ def _get(entry: Mapping[str, Any], key: str, name: str) -> Any:
         which = f"annotation {entry['id']}" if "id" in entry else "a detection"
         raise ValueError(f"{name}: {which} of image {entry['image_id']}: missing key {key!r}")
     return entry[key]
+
+
+def _side(image: Mapping[str, Any], key: str) -> int:
+    if key not in image:
+        raise ValueError(f"image {image['id']}: missing key {key!r}, which masks need")
+    return int(image[key])
+
+
+def _runs(entries: Sequence[Mapping[str, Any]], sizes: Mapping[Any, tuple[int, int]], name: str) -> Runs:
+    return read_runs(
+        [_get(entry, "segmentation", name) for entry in entries],
+        [sizes[entry["image_id"]] for entry in entries],
+        [f"{name}: image {entry['image_id']}" for entry in entries],
+    )
 
 
 def _areas(annotations: Sequence[Mapping[str, Any]], default: Floats) -> Floats:

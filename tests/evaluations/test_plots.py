@@ -35,7 +35,7 @@ def test_few_classes_have_their_own_colours():
         precision_recall_plot(box_metrics(truths, found, names)),
         f1_plot(score_curves(truths, found, names)),
     ):
-        assert all(share_of(plot, colour) > 0.0001 for colour in (*COLOURS[:3], INK))
+        assert all(share_of(plot, colour) > 0.00005 for colour in (*COLOURS[:3], INK))
         assert share_of(plot, COLOURS[3]) == 0
 
 

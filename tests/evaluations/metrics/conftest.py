@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import warnings
 
 import numpy as np
 import pytest
@@ -10,6 +11,14 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
 HEIGHT, WIDTH = 48, 64
+
+
+@contextlib.contextmanager
+def quiet():
+    """pycocotools 2.0.11 uses what NumPy deprecates."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
 
 
 def make_random_coco(seed, kind="bbox", images=12, categories=4, scale=2.5):
@@ -69,7 +78,8 @@ def _shape(rng, kind, scale):
 def _near(rng, kind, shape):
     wobble = rng.choice([0, 0.02, 0.1, 0.3])
     if kind == "segm":
-        mask = coco_mask.decode(shape["segmentation"])
+        with quiet():
+            mask = coco_mask.decode(shape["segmentation"])
         shift = np.roll(mask, rng.integers(-3, 4, 2), (0, 1)) if wobble else mask
         return {"segmentation": _rle(shift)}
     x, y, width, height = shape["bbox"]
@@ -95,7 +105,7 @@ def _rle(mask):
 
 def run_pycocotools(ground_truth, detections, kind="bbox", max_detections=None, image_ids=None):
     """pycocotools' ``eval`` dictionary and its summary figures."""
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()), quiet():
         truth = COCO()
         truth.dataset = ground_truth
         truth.createIndex()

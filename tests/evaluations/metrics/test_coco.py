@@ -4,6 +4,8 @@ import json
 import numpy as np
 import pytest
 from chainsight.evaluations.metrics.coco import coco_metrics
+from chainsight.evaluations.metrics.coco_masks import read_runs
+from chainsight.vision.masks import decode_rle, encode_rle, polygons_to_mask
 
 
 def assert_equal_to_pycocotools(metrics, evaluation):
@@ -230,3 +232,87 @@ def test_images_without_objects_and_gaps_in_ids_are_fine():
     assert coco_metrics(truth, found)["AP"] == pytest.approx(1)
     found.append(dict(found[0], image_id=3, score=0.9))
     assert coco_metrics(truth, found)["AP"] == pytest.approx(0.5)
+
+
+def test_real_polygons_and_crowds_score_as_with_pycocotools(shared, pycocotools):
+    """Real polygons and crowd regions; the detections are the objects of each photo, distorted, as run lengths."""
+    truth = json.loads((shared / "data/coco128/instances_val.json").read_text())
+    truth["images"] = truth["images"][:25]
+    sizes = {image["id"]: (image["height"], image["width"]) for image in truth["images"]}
+    truth["annotations"] = [entry for entry in truth["annotations"] if entry["image_id"] in sizes]
+    rng = np.random.default_rng(0)
+    found = []
+    for entry in truth["annotations"]:
+        if entry["iscrowd"]:
+            size = sizes[entry["image_id"]]
+            mask = np.zeros(size, bool)
+            mask[10:60, 20:70] = True
+        else:
+            mask = polygons_to_mask(entry["segmentation"], sizes[entry["image_id"]])
+        mask = np.roll(mask, rng.integers(-6, 7, 2), (0, 1))
+        one = {key: entry[key] for key in ("image_id", "category_id")} | {"score": round(rng.random(), 2)}
+        found.append(one | {"segmentation": encode_rle(mask)})
+    evaluation, stats = pycocotools(truth, found, "segm")
+    metrics = coco_metrics(truth, found, iou_type="segm")
+    assert sum(entry["iscrowd"] for entry in truth["annotations"]) > 0
+    assert_equal_to_pycocotools(metrics, evaluation)
+    np.testing.assert_allclose(list(metrics.to_dict().values()), stats, rtol=0, atol=1e-12)
+    assert metrics["AP"] > 0.3
+
+
+def test_the_forms_of_a_segmentation_are_the_same(random_coco):
+    truth, found = random_coco(1, "segm")
+    expected = coco_metrics(truth, found, iou_type="segm").to_dict()
+    for form in (bytes, list):
+        for entry in truth["annotations"] + found:
+            rle = entry["segmentation"]
+            counts = encode_rle(decode_rle(rle), compressed=False)["counts"] if form is list else None
+            entry["segmentation"] = dict(rle, counts=counts or str(rle["counts"]).encode())
+        assert coco_metrics(truth, found, iou_type="segm").to_dict() == expected
+
+
+@pytest.mark.parametrize(
+    ("segmentation", "message"),
+    [
+        ({"size": [4, 6], "counts": "0"}, r"image 1: expected a mask of the image's size .* \(4, 5\), got \(4, 6\)"),
+        ({"size": [4, 5], "counts": [3, 4]}, "expected run lengths that fill 4 x 5 pixels, got 7 pixels"),
+        ({"size": [4, 5], "counts": [30, -10]}, "expected run lengths that fill"),
+        ({"size": [4, 5], "counts": "P"}, "expected COCO's compressed run lengths, got b'P'"),
+        ({"size": [4, 5], "counts": "\n"}, "expected COCO's compressed run lengths"),
+        ({"size": [4, 5], "counts": ""}, "got 0 pixels"),
+        ({"size": [4, 5], "counts": "o" * 40 + "0"}, "expected run lengths that fill"),
+        ([[1, 2, 3, 4]], "segmentation: polygon 0: expected at least 3 points"),
+        ("mask", "expected polygons or run lengths, got mask"),
+        ({"counts": [20]}, "expected polygons or run lengths"),
+    ],
+)
+def test_bad_masks_are_named(segmentation, message):
+    truth, found = hand_case()
+    truth["images"][0] |= {"height": 4, "width": 5}
+    truth["annotations"][0]["segmentation"] = {"size": [4, 5], "counts": [10, 10]}
+    found[0]["segmentation"] = segmentation
+    with pytest.raises(ValueError, match=message):
+        coco_metrics(truth, found, iou_type="segm")
+    del truth["images"][0]["height"]
+    with pytest.raises(ValueError, match="image 1: missing key 'height', which masks need"):
+        coco_metrics(truth, found, iou_type="segm")
+
+
+def test_many_texts_decode_as_one_by_one():
+    """Run lengths from 0 to millions, up and down, texts of one and of many numbers."""
+    rng = np.random.default_rng(0)
+    masks, height = [], 1000
+    for _ in range(300):
+        counts = np.abs(rng.normal(0, 10 ** rng.uniform(0, 5, rng.integers(1, 40)))).astype(int)
+        counts = np.append(counts, (-counts.sum()) % height or height)
+        values = np.repeat(np.arange(len(counts)) % 2, counts)
+        masks.append(values.reshape(-1, height).T)
+    rles = [encode_rle(mask) for mask in masks]
+    runs = read_runs(rles, [mask.shape for mask in masks], [""] * len(masks))
+    np.testing.assert_array_equal(runs.area, [mask.sum() for mask in masks])
+    for k in range(0, 300, 7):
+        part = slice(runs.first[k], runs.first[k + 1])
+        flat = np.zeros(masks[k].size, int)
+        for start, stop in zip(runs.start[part], runs.stop[part]):
+            flat[start:stop] = 1
+        np.testing.assert_array_equal(flat.reshape(-1, height).T, masks[k])

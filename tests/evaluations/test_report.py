@@ -1,0 +1,70 @@
+import base64
+import io
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+from chainsight.evaluations.on_coco import evaluate_detector
+from chainsight.evaluations.report import write_report
+from PIL import Image
+
+
+class Checker(HTMLParser):
+    """Collects what a page shows, and what is open at its end."""
+
+    void = ("meta", "img", "br")
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.images, self.text, self.links = [], [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        values = dict(attributes)
+        if tag == "img":
+            self.images.append(values["src"])
+        self.links += [value for key, value in attributes if key in ("href", "src") and not value.startswith("data:")]
+        if tag not in self.void:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_the_page_holds_everything(ten_photos, tmp_path):
+    truth, images, model = ten_photos
+    truth["images"][0]["file_name"] = "absent & gone.jpg"
+    evaluation = evaluate_detector(model, truth, images, progress=False)
+    path = write_report(tmp_path / "report", evaluation, truth, images, worst=3)
+    page = Checker()
+    page.feed(path.read_text())
+    assert page.open == []
+    assert page.links == []
+    text = " ".join(page.text)
+    for part in ("nanodet_replayed", "AP50", "person", "9 images scored", "absent & gone.jpg", "most errors", "sha256"):
+        assert part in text
+    pictures = [Image.open(io.BytesIO(base64.b64decode(source.split(",", 1)[1]))) for source in page.images]
+    assert len(pictures) == 3 + 2 * 3
+    assert all(np.asarray(picture.convert("RGB")).std() > 5 for picture in pictures)
+    rows = re.findall(r"(\d+) right, (\d+) false, (\d+) missed", text)
+    errors = [int(wrong) + int(missed) for _, wrong, missed in rows]
+    assert errors == sorted(errors, reverse=True)
+    assert len(errors) == 3
+    names = {entry.name for entry in path.parent.iterdir()}
+    assert names == {"index.html", "evaluation.json", "precision_recall.png", "f1.png", "confusion.png"}
+    assert json.loads((path.parent / "evaluation.json").read_text())["images"] == 9
+
+
+def test_truth_and_prediction_are_drawn_apart(ten_photos, tmp_path):
+    truth, images, model = ten_photos
+    evaluation = evaluate_detector(model, truth, images, progress=False)
+    path = write_report(tmp_path, evaluation, truth, images, worst=1, score_threshold=0.4)
+    page = Checker()
+    page.feed(path.read_text())
+    left, right = (np.asarray(Image.open(io.BytesIO(base64.b64decode(s.split(",", 1)[1])))) for s in page.images[-2:])
+    assert left.shape == right.shape
+    assert (left != right).any()
+    assert "at least score 0.40" in " ".join(page.text)
