@@ -18,39 +18,12 @@ import numpy as np
 
 from ..device import Array
 from . import onednn, reference
-from .memory import empty
-from .reference import Activation, erf, max_pool2d_indices
-from .specs import ConvSpec, PoolSpec
-
-__all__ = [
-    "Activation",
-    "ConvSpec",
-    "FusedConv2d",
-    "FusedLinear",
-    "PoolSpec",
-    "PoolState",
-    "activate",
-    "avg_pool2d",
-    "avg_pool2d_grad",
-    "backend_name",
-    "batch_norm",
-    "batch_norm_grad",
-    "conv2d",
-    "conv2d_input_grad",
-    "conv2d_weight_grad",
-    "empty",
-    "erf",
-    "get_num_threads",
-    "library_version",
-    "linear",
-    "matmul",
-    "max_pool2d",
-    "max_pool2d_grad",
-    "max_pool2d_indices",
-    "set_num_threads",
-    "sigmoid",
-    "use_reference",
-]
+from .memory import empty as empty
+from .reference import Activation as Activation
+from .reference import erf as erf
+from .reference import max_pool2d_indices as max_pool2d_indices
+from .specs import ConvSpec as ConvSpec
+from .specs import PoolSpec as PoolSpec
 
 
 _FLOAT32 = np.dtype(np.float32)
@@ -135,32 +108,33 @@ def conv2d_weight_grad(x: Array, gy: Array, w_shape: tuple[int, ...], spec: Conv
     return reference.conv2d_weight_grad(x, gy, w_shape, spec)
 
 
-def max_pool2d(x: Array, spec: PoolSpec, need_state: bool = True) -> tuple[Array, PoolState | None]:
-    """The largest value of each window, and what ``max_pool2d_grad`` needs (None unless ``need_state``)."""
-    if _fast(x) and (found := onednn.max_pool2d(x, spec, need_state)) is not None:
-        y, taps = found
-        return y, PoolState(spec, taps, True) if need_state else None
+def max_pool2d(x: Array, spec: PoolSpec, need_state: bool = True) -> tuple[Array, PoolState]:
+    """The largest value of each window, and what ``max_pool2d_grad`` needs (not noted unless ``need_state``)."""
+    if _fast(x) and (found := onednn.pool2d(x, spec, "max", need_state)) is not None:
+        return found[0], PoolState(spec, found[1], True)
     y, taps = reference.max_pool2d(x, spec)
-    return y, PoolState(spec, taps, False) if need_state else None
+    return y, PoolState(spec, taps, False)
 
 
 def max_pool2d_grad(gy: Array, x_shape: tuple[int, ...], state: PoolState) -> Array:
     """The gradient of ``max_pool2d``."""
     if state.from_onednn:
-        return onednn.max_pool2d_grad(gy, x_shape, state.taps, state.spec)
+        return onednn.pool2d_grad(gy, x_shape, state.spec, "max", state.taps)
     return reference.max_pool2d_grad(gy, x_shape, state.taps, state.spec)
 
 
 def avg_pool2d(x: Array, spec: PoolSpec, count_include_pad: bool) -> Array:
     """The mean of each window; zeros of the padding count as elements if ``count_include_pad``."""
-    if _fast(x) and (y := onednn.avg_pool2d(x, spec, count_include_pad)) is not None:
-        return y
+    mode = "include" if count_include_pad else "exclude"
+    if _fast(x) and (found := onednn.pool2d(x, spec, mode, False)) is not None:
+        return found[0]
     return reference.avg_pool2d(x, spec, count_include_pad)
 
 
 def avg_pool2d_grad(gy: Array, x_shape: tuple[int, ...], spec: PoolSpec, count_include_pad: bool) -> Array:
     """The gradient of ``avg_pool2d``."""
-    if _fast(gy) and (gx := onednn.avg_pool2d_grad(gy, x_shape, spec, count_include_pad)) is not None:
+    mode = "include" if count_include_pad else "exclude"
+    if _fast(gy) and (gx := onednn.pool2d_grad(gy, x_shape, spec, mode)) is not None:
         return gx
     return reference.avg_pool2d_grad(gy, x_shape, spec, count_include_pad)
 
@@ -200,7 +174,7 @@ def matmul(a: Array, b: Array) -> Array:
 def linear(x: Array, w: Array, b: Array | None) -> Array:
     """x (..., in) times the transpose of w (out, in), plus b (out,)."""
     if x.size * w.shape[0] >= _SMALL_PRODUCT and _fast(x, w, b):
-        y = onednn.linear(x.reshape(-1, x.shape[-1]), w, b)
+        y = onednn.matmul(x.reshape(-1, x.shape[-1]), w.T, b)
         if y is not None:
             return y.reshape(*x.shape[:-1], w.shape[0])
     return reference.linear(x, w, b)
@@ -240,7 +214,7 @@ class FusedConv2d:
     def __call__(self, x: Array, residual: Array | None = None) -> Array:
         if self._onednn is not None and _fast(x, residual) and (y := self._onednn(x, residual)) is not None:
             return y
-        w = self._w if self._onednn is None else self._onednn.packed.plain()
+        w = self._w if self._onednn is None else self._onednn.plain()
         return _finish(reference.conv2d(x, w, self.b, self.spec), residual, self.activation)
 
 
@@ -259,7 +233,7 @@ class FusedLinear:
             y = self._onednn(x.reshape(rows, x.shape[-1]), wide)
             if y is not None:
                 return y.reshape(*x.shape[:-1], self._out)
-        w = self._w if self._onednn is None else self._onednn.packed.plain().T
+        w = self._w if self._onednn is None else self._onednn.plain().T
         return _finish(reference.linear(x, w, self.b), residual, self.activation)
 
 

@@ -14,7 +14,6 @@ from collections import deque
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 SMALL = 64 * 1024  # below this malloc is as quick
 _PAGE = mmap.PAGESIZE
@@ -71,7 +70,7 @@ class Pool:
     def _unlock(self) -> None:
         self._lock = threading.Lock()  # another thread of the parent may have held it
 
-    def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
+    def empty(self, shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray[Any, Any]:
         """An uninitialised array: rank 4 (batch, channels, height, width) lies channels-last, others in C order."""
         kind = np.dtype(dtype)
         order = (shape[0], *shape[2:], shape[1]) if len(shape) == 4 else shape

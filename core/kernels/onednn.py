@@ -14,22 +14,25 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_void_p
+from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from . import memory
 from .specs import ConvSpec, PoolSpec
 
-Floats = npt.NDArray[np.float32]
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+Activation = tuple[str, float, float]
+Shape = tuple[int, ...]
 logger = logging.getLogger("chainsight")
 
 # Numbers of dnnl_types.h (oneDNN 3).
 _SUCCESS, _UNIMPLEMENTED = 0, 3
 _F32, _ANY, _CPU, _IN_ORDER, _USER_SCRATCHPAD = 3, 1, 1, 1, 1
 _TRAINING, _INFERENCE, _BACKWARD = 64, 96, 128
-_DIRECT, _POOL_MAX, _POOL_INCLUDE, _POOL_EXCLUDE, _BINARY_ADD = 1, 0x1FF, 0x2FF, 0x3FF, 0x1FFF0
+_DIRECT, _BINARY_ADD = 1, 0x1FFF0
+_POOLINGS = {"max": 0x1FF, "include": 0x2FF, "exclude": 0x3FF}
 _SRC, _DST, _WEIGHTS, _BIAS, _MEAN, _VARIANCE, _SCALE, _SHIFT = 1, 17, 33, 41, 49, 50, 51, 52
 _WORKSPACE, _SCRATCHPAD, _DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS, _DIFF_SCALE, _DIFF_SHIFT = 64, 80, 129, 145, 161, 255, 256
 _FIRST_POST_OP_SRC_1 = 32768 | 2
@@ -108,10 +111,8 @@ class _Library:
             raise _Unsupported
         if status != _SUCCESS:
             raise RuntimeError(f"oneDNN {self.version}: {name} failed with status {status}")
-        destroyer = (
-            "memory_desc" if kind == "any_desc" else "primitive_desc" if kind.endswith("primitive_desc") else kind
-        )
-        return _Handle(handle, getattr(self.fast, f"dnnl_{destroyer}_destroy"))
+        kind = "memory_desc" if kind == "any_desc" else "primitive_desc" if kind.endswith("primitive_desc") else kind
+        return _Handle(handle, getattr(self.fast, f"dnnl_{kind}_destroy"))
 
     def call(self, name: str, *arguments: Any) -> None:
         status = getattr(self.slow, f"dnnl_{name}")(*[a.value if isinstance(a, _Handle) else a for a in arguments])
@@ -236,65 +237,59 @@ def get_num_threads() -> int:
 _HEAD = object.__basicsize__
 
 
-def _address(array: npt.NDArray[Any]) -> int:
+def _address(array: np.ndarray[Any, Any]) -> int:
     return c_size_t.from_address(id(array) + _HEAD).value
 
 
 _probe = np.zeros(1)
 if _address(_probe) != _probe.ctypes.data:
 
-    def _address(array: npt.NDArray[Any]) -> int:
+    def _address(array: np.ndarray[Any, Any]) -> int:
         return int(array.ctypes.data)
 
 
 class _Program:
-    """A compiled primitive with its memory objects; ``run`` takes one address per argument, in order."""
+    """A compiled primitive with its memory objects; ``run`` takes one array per argument, in order."""
 
-    def __init__(self, library: _Library, desc: _Handle, arguments: Sequence[int]) -> None:
+    def __init__(self, library: _Library, desc: _Handle, *arguments: int) -> None:
         name = ctypes.c_char_p()
         library.call("primitive_desc_query", desc, _QUERY_IMPLEMENTATION, 0, byref(name))
         if (name.value or b"ref").startswith(b"ref"):
             raise _Unsupported
-        self.set_address, self.execute, self.thread = library.set_address, library.execute, _thread
+        self.desc, self.set_address, self.execute, self.thread = desc, library.set_address, library.execute, _thread
         self.scratch = library.size(library.query(desc.value, _QUERY_ARGUMENT, _SCRATCHPAD))
-        self.count = len(arguments) + (self.scratch > 0)
-        order = (*arguments, _SCRATCHPAD)[: self.count]
+        order = (*arguments, _SCRATCHPAD) if self.scratch else arguments
         descs = [library.query(desc.value, _QUERY_ARGUMENT, index) for index in order]
-        self.sizes = [library.size(d) for d in descs]
         self.handles = [library.create("memory", c_void_p(d), library.engine, c_void_p(0)) for d in descs]
         self.memories = [handle.value.value for handle in self.handles]
-        self.array = (_Argument * self.count)(*map(_Argument, order, self.memories))
-        self.array_address = ctypes.addressof(self.array)
-        self.primitive = library.create("primitive", desc)
-        self.primitive_address = self.primitive.value.value
-        self.stream = _thread.stream
-        self.stream_address = self.stream.value.value
-        self.last: tuple[int, ...] = (0,) * self.count
-        self.desc = desc
+        self.arguments = (_Argument * len(order))(*map(_Argument, order, self.memories))
+        self.handles += [library.create("primitive", desc), _thread.stream]
+        self.call = *(handle.value.value for handle in self.handles[-2:]), len(order), ctypes.addressof(self.arguments)
+        self.last = [0] * len(order)
         _thread.reserve(self.scratch)
 
-    def run(self, *addresses: int) -> None:
+    def run(self, *arrays: np.ndarray[Any, Any] | None) -> None:
+        addresses = [_address(array) for array in arrays if array is not None]
         if self.scratch:
-            addresses = (*addresses, self.thread.scratch_address)
+            addresses.append(self.thread.scratch_address)
         if addresses != self.last:
             for mem, new, old in zip(self.memories, addresses, self.last):
                 if new != old:
                     self.set_address(mem, new)
             self.last = addresses
-        status = self.execute(self.primitive_address, self.stream_address, self.count, self.array_address)
-        if status:
+        status = self.execute(*self.call)
+        if status != _SUCCESS:
             raise RuntimeError(f"oneDNN: running a primitive failed with status {status}")
 
 
 def _cached(key: Any, build: Callable[..., Any], *arguments: Any) -> Any:
-    """The program (or tuple of programs) for ``key`` of this thread, built on first use; None where oneDNN has none."""
-    thread = _thread
+    """What ``build`` makes for ``key`` in this thread, on first use; None where oneDNN has no implementation."""
     library = _library
     if library is None:
         return None
-    if thread.generation != _generation:
-        thread.reset(library)
-    programs = thread.programs
+    if _thread.generation != _generation:
+        _thread.reset(library)
+    programs = _thread.programs
     try:
         program = programs[key]
         programs.move_to_end(key)
@@ -318,34 +313,33 @@ def _dims(*values: int) -> Any:
 
 def _describe(library: _Library, shape: Sequence[int], strides: Sequence[int] | None = None) -> _Handle:
     """float32 memory of this shape; strides in elements, or the library's own choice."""
+    if 0 in shape:
+        raise _Unsupported  # nothing to compute
     if strides is None:
         return library.create("any_desc", len(shape), _dims(*shape), _F32, _ANY)
     return library.create("memory_desc", len(shape), _dims(*shape), _F32, _dims(*strides))
 
 
-def _nhwc(library: _Library, shape: tuple[int, ...]) -> _Handle:
+def _dense(library: _Library, shape: Sequence[int]) -> _Handle:
+    """Memory in C order."""
+    return _describe(library, shape, [prod(shape[axis + 1 :]) for axis in range(len(shape))])
+
+
+def _nhwc(library: _Library, shape: Shape) -> _Handle:
     _, c, h, w = shape
     return _describe(library, shape, (h * w * c, 1, w * c, c))
 
 
-def _row(library: _Library, length: int) -> _Handle:
-    return _describe(library, (length,), (1,))
-
-
-def _eltwise(activation: tuple[str, float, float]) -> tuple[int, c_float, c_float]:
-    if activation[0] not in _ACTIVATIONS:
+def _eltwise(activation: Activation) -> tuple[int, c_float, c_float]:
+    name, alpha, beta = activation
+    if name not in _ACTIVATIONS:
         raise _Unsupported  # the reference says what is wrong
-    algorithm, alpha, beta = _ACTIVATIONS[activation[0]]
-    return (
-        algorithm,
-        c_float(activation[1] if alpha is None else alpha),
-        c_float(activation[2] if beta is None else beta),
-    )
+    algorithm, fixed_alpha, fixed_beta = _ACTIVATIONS[name]
+    alpha, beta = alpha if fixed_alpha is None else fixed_alpha, beta if fixed_beta is None else fixed_beta
+    return algorithm, c_float(alpha), c_float(beta)
 
 
-def _attributes(
-    library: _Library, activation: tuple[str, float, float] | None = None, residual: _Handle | None = None
-) -> _Handle:
+def _attributes(library: _Library, activation: Activation | None = None, residual: _Handle | None = None) -> _Handle:
     attributes = library.create("primitive_attr")
     library.call("primitive_attr_set_scratchpad_mode", attributes, _USER_SCRATCHPAD)
     if activation or residual:
@@ -358,55 +352,58 @@ def _attributes(
     return attributes
 
 
+def _forward_arguments(bias: bool, residual: bool) -> Shape:
+    return (_SRC, _WEIGHTS, _DST, *((_BIAS,) if bias else ()), *((_FIRST_POST_OP_SRC_1,) if residual else ()))
+
+
+def _reorder(library: _Library, source: Any, target: Any) -> _Program:
+    attributes = _attributes(library)
+    desc = library.create("reorder_primitive_desc", source, library.engine, target, library.engine, attributes)
+    return _Program(library, desc, _SRC, _DST)
+
+
+def _build_transpose(library: _Library, shape: Shape) -> _Program:
+    return _reorder(library, _dense(library, shape), _nhwc(library, shape))
+
+
 def _channels_last(x: Floats) -> Floats:
     """x itself where it is dense in channels-last order, a copy otherwise."""
     _, c, h, w = x.shape
     if x.strides == (h * w * c * 4, 4, w * c * 4, c * 4) or x.transpose(0, 2, 3, 1).flags.c_contiguous:
         return x
     y = memory.empty(x.shape)
-    if x.size >= 8192 and x.flags.c_contiguous:
-        program = _cached(("reorder", x.shape), _build_transpose, x.shape)
-        if program is not None:
-            program.run(_address(x), _address(y))
-            return y
-    y[...] = x
+    program = _cached(("transpose", x.shape), _build_transpose, x.shape) if x.flags.c_contiguous else None
+    if program is None:
+        y[...] = x
+    else:
+        program.run(x, y)
     return y
-
-
-def _build_transpose(library: _Library, shape: tuple[int, ...]) -> _Program:
-    _, c, h, w = shape
-    source, target = _describe(library, shape, (c * h * w, h * w, w, 1)), _nhwc(library, shape)
-    return _reorder(library, source.value, target.value)
-
-
-def _reorder(library: _Library, source: Any, target: Any) -> _Program:
-    engine, attributes = library.engine, _attributes(library)
-    desc = library.create("reorder_primitive_desc", source, engine, target, engine, attributes)
-    return _Program(library, desc, (_SRC, _DST))
 
 
 class _Packing:
     """The change between an array of weights and the layout that a primitive wants for them."""
 
-    def __init__(self, library: _Library, desc: _Handle, argument: int, shape: tuple[int, ...], groups: int) -> None:
+    def __init__(self, library: _Library, desc: _Handle, argument: int, shape: Shape, groups: int = 1) -> None:
         self.desc, self.shape, self.groups = desc, shape, groups
         self.chosen = c_void_p(library.query(desc.value, _QUERY_ARGUMENT, argument))  # lives as long as desc
         self.nbytes = library.size(self.chosen)
 
-    def _plain(self, library: _Library, strides: tuple[int, ...]) -> _Handle:
+    def build(self, library: _Library, strides: Shape, back: bool) -> _Program | bool:
+        """The reorder from (or back to) an array of these strides; False where both layouts are one."""
         shape, elements = self.shape, [s // 4 for s in strides]
         if self.groups > 1:
             shape = (self.groups, shape[0] // self.groups, *shape[1:])
             elements = [elements[0] * shape[1], *elements]
-        return _describe(library, shape, elements)
-
-    def build(self, library: _Library, strides: tuple[int, ...], back: bool) -> _Program | bool:
-        """The reorder from (or back to) an array of these strides; False where both layouts are one."""
-        plain = self._plain(library, strides)
-        if library.fast.dnnl_memory_desc_equal(plain.value, self.chosen):
+        plain = _describe(library, shape, elements)
+        if self.same(library, plain.value):
             return False
-        ends = (self.chosen, plain.value) if back else (plain.value, self.chosen)
-        return _reorder(library, *ends)
+        return _reorder(library, self.chosen, plain) if back else _reorder(library, plain, self.chosen)
+
+    def same(self, library: _Library, desc: c_void_p) -> bool:
+        return bool(library.fast.dnnl_memory_desc_equal(self.chosen, desc))
+
+    def empty(self) -> Floats:
+        return memory.empty((self.nbytes // 4,))
 
     def pack(self, w: Floats) -> Floats:
         """The weights in the primitive's layout (w itself if that is its layout)."""
@@ -415,322 +412,236 @@ class _Packing:
         program = _cached((self, w.strides), self.build, w.strides, False)
         if program is False:
             return w
-        packed = memory.empty((self.nbytes,), np.uint8)
-        program.run(_address(w), _address(packed))
+        packed = self.empty()
+        program.run(w, packed)
         return packed
 
-    def unpack(self, run: Callable[[int], None]) -> Floats:
-        """Let ``run`` write weights at the address it is given, and return them as a C-contiguous array."""
+    def unpack(self, packed: Floats) -> Floats:
+        """Weights in the primitive's layout as a C-contiguous array (``packed`` itself if that is its layout)."""
         w = np.empty(self.shape, np.float32)
-        if _cached((self, "back"), self.build, w.strides, True) is False:
-            run(_address(w))
-            return w
-        packed = memory.empty((self.nbytes,), np.uint8)
-        run(_address(packed))
-        return self.plain(packed)
-
-    def plain(self, packed: Floats) -> Floats:
-        """Packed weights as a C-contiguous array."""
-        w = np.empty(self.shape, np.float32)
-        _cached((self, "back"), self.build, w.strides, True).run(_address(packed), _address(w))
+        program = _cached((self, "back"), self.build, w.strides, True)
+        if program is False:
+            return packed.reshape(self.shape)
+        program.run(packed, w)
         return w
 
 
-class _Packed:
-    """Weights in every layout that some input shape has asked for so far (mostly one); the array itself is let go."""
+class _Fused:
+    """Weights packed in each layout some input shape has asked for so far (mostly one), with bias and activation."""
 
-    def __init__(self, w: Floats) -> None:
-        self.w: Floats | None = w
+    def __init__(self, w: Floats, b: Floats | None, outputs: int, activation: Activation | None) -> None:
+        self.shape, self.activation = w.shape, activation
+        self.b = np.zeros(outputs, np.float32) if b is None else np.ascontiguousarray(b)
+        self.w: Floats | None = w  # let go when packed
         self.token = object()  # names these weights in the threads' caches without keeping them alive
         self.layouts: list[tuple[_Packing, Floats]] = []
 
-    def address(self, library: _Library, packing: _Packing) -> int:
-        for known, packed in self.layouts:
-            if library.fast.dnnl_memory_desc_equal(known.chosen, packing.chosen):
-                return _address(packed)
+    def packed(self, library: _Library, packing: _Packing) -> int:
+        """The number in ``layouts`` of the weights as ``packing`` wants them."""
+        for index, (known, _) in enumerate(self.layouts):
+            if known.same(library, packing.chosen):
+                return index
         w = self.w
         if w is not None:
             packed = packing.pack(w)
         else:
-            known, source = self.layouts[0]
-            packed = memory.empty((packing.nbytes,), np.uint8)
-            _reorder(library, known.chosen, packing.chosen).run(_address(source), _address(packed))
+            packed = packing.empty()
+            _reorder(library, self.layouts[0][0].chosen, packing.chosen).run(self.layouts[0][1], packed)
         self.layouts.append((packing, packed))
         self.w = w if packed is w else None
-        return _address(packed)
+        return next(i for i, (known, _) in enumerate(self.layouts) if known is packing)
 
     def plain(self) -> Floats:
         """The weights as an ordinary array."""
-        return self.w if self.w is not None else self.layouts[0][0].plain(self.layouts[0][1])
+        return self.w if self.w is not None else self.layouts[0][0].unpack(self.layouts[0][1])
+
+    def build(self, library: _Library, x_shape: Shape, residual: bool) -> tuple[_Program, Shape, int]:
+        """The program for inputs of this shape, the shape of the output and the number of the weights' layout."""
+        raise NotImplementedError
+
+    def run(self, x: Floats, residual: Floats | None, arrange: Callable[[Floats], Floats]) -> Floats | None:
+        found = _cached((self.token, x.shape, residual is None), self.build, x.shape, residual is not None)
+        if found is None:
+            return None
+        program, y_shape, layout = found
+        if residual is not None:
+            residual = arrange(residual if residual.shape == y_shape else np.broadcast_to(residual, y_shape))
+        y = memory.empty(y_shape)
+        program.run(arrange(x), self.layouts[layout][1], y, self.b, residual)
+        return y
 
 
 # Convolution.
 
 
 def _conv_parts(
-    library: _Library, x_shape: tuple[int, ...], w_shape: tuple[int, ...], spec: ConvSpec
-) -> tuple[tuple[int, ...], _Handle, _Handle, _Handle, list[Any]]:
+    library: _Library, x_shape: Shape, w_shape: Shape, spec: ConvSpec
+) -> tuple[Shape, tuple[_Handle, _Handle, _Handle], list[Any]]:
     """Output shape; descriptions of input, weights and output; strides, dilation and padding as the library wants."""
     if x_shape[1] != w_shape[1] * spec.groups or w_shape[0] % spec.groups:
         raise _Unsupported  # the reference says what is wrong
     y_shape = (x_shape[0], w_shape[0], *spec.output_size((x_shape[2], x_shape[3]), (w_shape[2], w_shape[3])))
-    if 0 in x_shape or 0 in y_shape:
-        raise _Unsupported
     grouped = (spec.groups, w_shape[0] // spec.groups, *w_shape[1:]) if spec.groups > 1 else w_shape
     top, bottom, left, right = spec.padding
-    geometry = [
-        _dims(*spec.stride),
-        _dims(spec.dilation[0] - 1, spec.dilation[1] - 1),
-        _dims(top, left),
-        _dims(bottom, right),
-    ]
-    return y_shape, _nhwc(library, x_shape), _describe(library, grouped), _nhwc(library, y_shape), geometry
+    dilation = _dims(spec.dilation[0] - 1, spec.dilation[1] - 1)
+    geometry = [_dims(*spec.stride), dilation, _dims(top, left), _dims(bottom, right)]
+    return y_shape, (_nhwc(library, x_shape), _describe(library, grouped), _nhwc(library, y_shape)), geometry
 
 
-class _Forward:
-    """A convolution's program, the shape of its output and the packing of its weights."""
+class _Conv:
+    """A program of a convolution or of one of its gradients, the shape of the output and the packing of the weights."""
 
     def __init__(
         self,
         library: _Library,
-        x_shape: tuple[int, ...],
-        w_shape: tuple[int, ...],
+        kind: str,
+        x_shape: Shape,
+        w_shape: Shape,
         spec: ConvSpec,
-        bias: bool,
-        activation: tuple[str, float, float] | None = None,
+        bias: bool = False,
+        activation: Activation | None = None,
         residual: bool = False,
     ) -> None:
-        self.y_shape, x, w, y, geometry = _conv_parts(library, x_shape, w_shape, spec)
+        self.y_shape, (x, w, y), geometry = _conv_parts(library, x_shape, w_shape, spec)
         attributes = _attributes(library, activation, y if residual else None)
-        b = _row(library, w_shape[0]) if bias else None
-        desc = library.create(
-            "convolution_forward_primitive_desc", library.engine, _INFERENCE, _DIRECT, x, w, b, y, *geometry, attributes
-        )
-        arguments = (_SRC, _WEIGHTS, _DST, *((_BIAS,) if bias else ()), *((_FIRST_POST_OP_SRC_1,) if residual else ()))
-        self.program = _Program(library, desc, arguments)
-        self.packing = _Packing(library, desc, _WEIGHTS, w_shape, spec.groups)
-
-
-def conv2d(x: Floats, w: Floats, b: Floats | None, spec: ConvSpec) -> Floats | None:
-    forward = _cached(("conv", x.shape, w.shape, spec, b is None), _Forward, x.shape, w.shape, spec, b is not None)
-    if forward is None:
-        return None
-    x, packed = _channels_last(x), forward.packing.pack(w)
-    y = memory.empty(forward.y_shape)
-    if b is None:
-        forward.program.run(_address(x), _address(packed), _address(y))
-    else:
-        b = np.ascontiguousarray(b)
-        forward.program.run(_address(x), _address(packed), _address(y), _address(b))
-    return y
-
-
-class _Backward:
-    """One of the two gradients of a convolution: its program and the packing of its weights."""
-
-    def __init__(
-        self, library: _Library, kind: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...], spec: ConvSpec
-    ) -> None:
-        self.y_shape, x, w, y, geometry = _conv_parts(library, x_shape, w_shape, spec)
-        attributes = _attributes(library)
-        hint = library.create(
-            "convolution_forward_primitive_desc",
-            library.engine,
-            _TRAINING,
-            _DIRECT,
-            x,
-            w,
-            None,
-            y,
-            *geometry,
-            attributes,
-        )
-        parts: tuple[_Handle | None, ...]
+        b, weights, engine = _dense(library, w_shape[:1]) if bias else None, _WEIGHTS, library.engine
+        end = (*geometry, attributes)
+        name = "convolution_{}_primitive_desc"
+        desc = library.create(name.format("forward"), engine, _TRAINING, _DIRECT, x, w, b, y, *end)
+        arguments = _forward_arguments(bias, residual)
+        end = (*geometry, desc, attributes)
         if kind == "data":
-            parts, arguments, weights = (x, w, y), (_DIFF_DST, _WEIGHTS, _DIFF_SRC), _WEIGHTS
-        else:
-            parts, arguments, weights = (x, w, None, y), (_SRC, _DIFF_DST, _DIFF_WEIGHTS), _DIFF_WEIGHTS
-        name = f"convolution_backward_{kind}_primitive_desc"
-        desc = library.create(name, library.engine, _DIRECT, *parts, *geometry, hint, attributes)
-        self.program = _Program(library, desc, arguments)
+            desc = library.create(name.format("backward_data"), engine, _DIRECT, x, w, y, *end)
+            arguments = _DIFF_DST, _WEIGHTS, _DIFF_SRC
+        elif kind == "weights":
+            desc = library.create(name.format("backward_weights"), engine, _DIRECT, x, w, None, y, *end)
+            arguments, weights = (_SRC, _DIFF_DST, _DIFF_WEIGHTS), _DIFF_WEIGHTS
+        self.program = _Program(library, desc, *arguments)
         self.packing = _Packing(library, desc, weights, w_shape, spec.groups)
 
 
-def conv2d_input_grad(gy: Floats, w: Floats, x_shape: tuple[int, ...], spec: ConvSpec) -> Floats | None:
-    backward = _cached(("data", x_shape, w.shape, spec), _Backward, "data", x_shape, w.shape, spec)
-    if backward is None or backward.y_shape != gy.shape:
+def _conv(kind: str, x_shape: Shape, w_shape: Shape, spec: ConvSpec, bias: bool = False) -> Any:
+    return _cached((kind, x_shape, w_shape, spec, bias), _Conv, kind, x_shape, w_shape, spec, bias)
+
+
+def conv2d(x: Floats, w: Floats, b: Floats | None, spec: ConvSpec) -> Floats | None:
+    conv = _conv("forward", x.shape, w.shape, spec, b is not None)
+    if conv is None:
         return None
-    gy, packed = _channels_last(gy), backward.packing.pack(w)
-    gx = memory.empty(x_shape)
-    backward.program.run(_address(gy), _address(packed), _address(gx))
-    return gx
-
-
-def conv2d_weight_grad(x: Floats, gy: Floats, w_shape: tuple[int, ...], spec: ConvSpec) -> Floats | None:
-    backward = _cached(("weights", x.shape, w_shape, spec), _Backward, "weights", x.shape, w_shape, spec)
-    if backward is None or backward.y_shape != gy.shape:
-        return None
-    x, gy = _channels_last(x), _channels_last(gy)
-    gw: Floats = backward.packing.unpack(lambda address: backward.program.run(_address(x), _address(gy), address))
-    return gw
-
-
-class FusedConv2d:
-    """A convolution with packed weights, bias, residual and activation in one pass; see ``kernels.FusedConv2d``."""
-
-    def __init__(
-        self, w: Floats, b: Floats | None, spec: ConvSpec, activation: tuple[str, float, float] | None
-    ) -> None:
-        self.w_shape, self.spec, self.activation = w.shape, spec, activation
-        self.b = np.zeros(w.shape[0], np.float32) if b is None else np.ascontiguousarray(b)
-        self.b_address = _address(self.b)
-        self.packed = _Packed(w)
-
-    def _build(self, library: _Library, x_shape: tuple[int, ...], residual: bool) -> Any:
-        forward = _Forward(library, x_shape, self.w_shape, self.spec, True, self.activation, residual)
-        return forward.program, forward.y_shape, self.packed.address(library, forward.packing)
-
-    def __call__(self, x: Floats, residual: Floats | None) -> Floats | None:
-        key = (self.packed.token, x.shape, residual is None)
-        found = _cached(key, self._build, x.shape, residual is not None)
-        if found is None:
-            return None
-        program, y_shape, weights = found
-        x = _channels_last(x)
-        y = memory.empty(y_shape)
-        if residual is None:
-            program.run(_address(x), weights, _address(y), self.b_address)
-        else:
-            residual = _channels_last(residual if residual.shape == y_shape else np.broadcast_to(residual, y_shape))
-            program.run(_address(x), weights, _address(y), self.b_address, _address(residual))
-        return y
-
-
-# Pooling.
-
-
-def _pool_parts(library: _Library, x_shape: tuple[int, ...], spec: PoolSpec) -> tuple[tuple[int, ...], list[Any]]:
-    """Output shape, and stride, kernel, dilation and padding as the library wants them."""
-    size = (x_shape[2], x_shape[3])
-    y_shape = (*x_shape[:2], *spec.output_size(size))
-    if 0 in x_shape or 0 in y_shape:
-        raise _Unsupported
-    ends = list(spec.padding)
-    for axis, full in enumerate(spec.full_padding(size)[1::2]):
-        # The padding behind must yield just this number of windows: with ceil_mode one more might fit into it.
-        extent = spec.dilation[axis] * (spec.kernel[axis] - 1) + 1
-        room = size[axis] + spec.padding[2 * axis] + full - extent
-        ends[2 * axis + 1] = full - max(0, room - y_shape[2 + axis] * spec.stride[axis] + 1)
-    top, bottom, left, right = ends
-    dilation = _dims(spec.dilation[0] - 1, spec.dilation[1] - 1)
-    return y_shape, [_dims(*spec.stride), _dims(*spec.kernel), dilation, _dims(top, left), _dims(bottom, right)]
-
-
-class _Pool:
-    """The forward and the backward program of a pooling."""
-
-    def __init__(
-        self, library: _Library, x_shape: tuple[int, ...], spec: PoolSpec, algorithm: int, direction: int
-    ) -> None:
-        self.y_shape, geometry = _pool_parts(library, x_shape, spec)
-        x, y, attributes = _nhwc(library, x_shape), _nhwc(library, self.y_shape), _attributes(library)
-        self.workspace = 0
-        kind = _INFERENCE if direction == _INFERENCE else _TRAINING
-        hint = library.create(
-            "pooling_forward_primitive_desc", library.engine, kind, algorithm, x, y, *geometry, attributes
-        )
-        state = (_WORKSPACE,) if algorithm == _POOL_MAX and direction != _INFERENCE else ()
-        if state:
-            self.workspace = library.size(library.query(hint.value, _QUERY_ARGUMENT, _WORKSPACE))
-        if direction != _BACKWARD:
-            self.program = _Program(library, hint, (_SRC, _DST, *state))
-            return
-        desc = library.create(
-            "pooling_backward_primitive_desc", library.engine, algorithm, x, y, *geometry, hint, attributes
-        )
-        self.program = _Program(library, desc, (_DIFF_DST, _DIFF_SRC, *state))
-
-
-def max_pool2d(x: Floats, spec: PoolSpec, need_state: bool) -> tuple[Floats, npt.NDArray[np.uint8] | None] | None:
-    direction = _TRAINING if need_state else _INFERENCE
-    pool = _cached(("pool", x.shape, spec, _POOL_MAX, direction), _Pool, x.shape, spec, _POOL_MAX, direction)
-    if pool is None:
-        return None
-    x, y = _channels_last(x), memory.empty(pool.y_shape)
-    if not need_state:
-        pool.program.run(_address(x), _address(y))
-        return y, None
-    state = memory.empty((pool.workspace,), np.uint8)
-    pool.program.run(_address(x), _address(y), _address(state))
-    return y, state
-
-
-def max_pool2d_grad(
-    gy: Floats, x_shape: tuple[int, ...], state: npt.NDArray[np.uint8], spec: PoolSpec
-) -> Floats | None:
-    pool = _cached(("pool", x_shape, spec, _POOL_MAX, _BACKWARD), _Pool, x_shape, spec, _POOL_MAX, _BACKWARD)
-    if pool is None:
-        return None
-    gy, gx = _channels_last(gy), memory.empty(x_shape)
-    pool.program.run(_address(gy), _address(gx), _address(state))
-    return gx
-
-
-def _average(spec: PoolSpec, size: tuple[int, int], count_include_pad: bool) -> int | None:
-    """The algorithm; None where windows hang over the padding, which oneDNN would count as elements."""
-    if not count_include_pad:
-        return _POOL_EXCLUDE
-    return _POOL_INCLUDE if spec.full_padding(size) == tuple(spec.padding) else None
-
-
-def avg_pool2d(x: Floats, spec: PoolSpec, count_include_pad: bool) -> Floats | None:
-    algorithm = _average(spec, (x.shape[2], x.shape[3]), count_include_pad)
-    if algorithm is None:
-        return None
-    pool = _cached(("pool", x.shape, spec, algorithm, _INFERENCE), _Pool, x.shape, spec, algorithm, _INFERENCE)
-    if pool is None:
-        return None
-    x, y = _channels_last(x), memory.empty(pool.y_shape)
-    pool.program.run(_address(x), _address(y))
+    y = memory.empty(conv.y_shape)
+    conv.program.run(_channels_last(x), conv.packing.pack(w), y, None if b is None else np.ascontiguousarray(b))
     return y
 
 
-def avg_pool2d_grad(gy: Floats, x_shape: tuple[int, ...], spec: PoolSpec, count_include_pad: bool) -> Floats | None:
-    algorithm = _average(spec, (x_shape[2], x_shape[3]), count_include_pad)
-    if algorithm is None:
+def conv2d_input_grad(gy: Floats, w: Floats, x_shape: Shape, spec: ConvSpec) -> Floats | None:
+    conv = _conv("data", x_shape, w.shape, spec)
+    if conv is None or conv.y_shape != gy.shape:
         return None
-    pool = _cached(("pool", x_shape, spec, algorithm, _BACKWARD), _Pool, x_shape, spec, algorithm, _BACKWARD)
+    gx = memory.empty(x_shape)
+    conv.program.run(_channels_last(gy), conv.packing.pack(w), gx)
+    return gx
+
+
+def conv2d_weight_grad(x: Floats, gy: Floats, w_shape: Shape, spec: ConvSpec) -> Floats | None:
+    conv = _conv("weights", x.shape, w_shape, spec)
+    if conv is None or conv.y_shape != gy.shape:
+        return None
+    packed = conv.packing.empty()
+    conv.program.run(_channels_last(x), _channels_last(gy), packed)
+    gw: Floats = conv.packing.unpack(packed)
+    return gw
+
+
+class FusedConv2d(_Fused):
+    """A convolution with packed weights, bias, residual and activation in one pass; see ``kernels.FusedConv2d``."""
+
+    def __init__(self, w: Floats, b: Floats | None, spec: ConvSpec, activation: Activation | None) -> None:
+        super().__init__(w, b, w.shape[0], activation)
+        self.spec = spec
+
+    def build(self, library: _Library, x_shape: Shape, residual: bool) -> tuple[_Program, Shape, int]:
+        conv = _Conv(library, "forward", x_shape, self.shape, self.spec, True, self.activation, residual)
+        return conv.program, conv.y_shape, self.packed(library, conv.packing)
+
+    def __call__(self, x: Floats, residual: Floats | None) -> Floats | None:
+        return self.run(x, residual, _channels_last)
+
+
+# Pooling. ``mode`` is "max", "include" or "exclude": whether the padding counts in a mean.
+
+
+class _Pool:
+    """The forward or the backward program of a pooling, the shape of its output and the size of its notes."""
+
+    def __init__(self, library: _Library, x_shape: Shape, spec: PoolSpec, mode: str, direction: int) -> None:
+        size = (x_shape[2], x_shape[3])
+        self.y_shape = (*x_shape[:2], *spec.output_size(size))
+        ends = list(spec.full_padding(size))
+        if mode == "include" and ends != list(spec.padding):
+            raise _Unsupported  # oneDNN would count what hangs over the padding
+        for axis in (0, 1):
+            # The padding behind must yield just this number of windows: with ceil_mode one more might fit into it.
+            room = size[axis] + ends[2 * axis] + ends[2 * axis + 1] - spec.dilation[axis] * (spec.kernel[axis] - 1) - 1
+            ends[2 * axis + 1] -= max(0, room - self.y_shape[2 + axis] * spec.stride[axis] + 1)
+        top, bottom, left, right = ends
+        dilation = _dims(spec.dilation[0] - 1, spec.dilation[1] - 1)
+        geometry = _dims(*spec.stride), _dims(*spec.kernel), dilation, _dims(top, left), _dims(bottom, right)
+        x, y, attributes = _nhwc(library, x_shape), _nhwc(library, self.y_shape), _attributes(library)
+        name, parts = "pooling_{}_primitive_desc", (_POOLINGS[mode], x, y, *geometry)
+        kind = _INFERENCE if direction == _INFERENCE else _TRAINING
+        desc = library.create(name.format("forward"), library.engine, kind, *parts, attributes)
+        notes = (_WORKSPACE,) if mode == "max" and direction != _INFERENCE else ()
+        self.notes = library.size(library.query(desc.value, _QUERY_ARGUMENT, _WORKSPACE)) if notes else 0
+        if direction == _BACKWARD:
+            desc = library.create(name.format("backward"), library.engine, *parts, desc, attributes)
+            self.program = _Program(library, desc, _DIFF_DST, _DIFF_SRC, *notes)
+        else:
+            self.program = _Program(library, desc, _SRC, _DST, *notes)
+
+
+def _pool(x_shape: Shape, spec: PoolSpec, mode: str, direction: int) -> Any:
+    return _cached(("pool", x_shape, spec, mode, direction), _Pool, x_shape, spec, mode, direction)
+
+
+def pool2d(x: Floats, spec: PoolSpec, mode: str, need_notes: bool) -> tuple[Floats, Any] | None:
+    """The pooled array and (for the maximum, if needed) the notes that the gradient takes."""
+    pool = _pool(x.shape, spec, mode, _TRAINING if need_notes else _INFERENCE)
     if pool is None:
         return None
-    gy, gx = _channels_last(gy), memory.empty(x_shape)
-    pool.program.run(_address(gy), _address(gx))
+    y, notes = memory.empty(pool.y_shape), memory.empty((pool.notes,), np.uint8) if pool.notes else None
+    pool.program.run(_channels_last(x), y, notes)
+    return y, notes
+
+
+def pool2d_grad(gy: Floats, x_shape: Shape, spec: PoolSpec, mode: str, notes: Any = None) -> Floats | None:
+    pool = _pool(x_shape, spec, mode, _BACKWARD)
+    if pool is None or pool.y_shape != gy.shape:
+        return None
+    gx = memory.empty(x_shape)
+    pool.program.run(_channels_last(gy), gx, notes)
     return gx
 
 
 # Batch normalisation.
 
 
-def _build_batch_norm(library: _Library, shape: tuple[int, ...], eps: float, backward: bool) -> _Program:
-    if 0 in shape:
-        raise _Unsupported
+def _build_batch_norm(library: _Library, shape: Shape, eps: float, backward: bool) -> _Program:
     x, attributes = _nhwc(library, shape), _attributes(library)
     name, last = "batch_normalization_{}_primitive_desc", (c_float(eps), _USE_SCALE_AND_SHIFT)
-    hint = library.create(name.format("forward"), library.engine, _TRAINING, x, x, *last, attributes)
+    desc = library.create(name.format("forward"), library.engine, _TRAINING, x, x, *last, attributes)
     if not backward:
-        return _Program(library, hint, (_SRC, _SCALE, _SHIFT, _DST, _MEAN, _VARIANCE))
-    desc = library.create(name.format("backward"), library.engine, _BACKWARD, x, x, x, *last, hint, attributes)
-    arguments = (_SRC, _DIFF_DST, _SCALE, _MEAN, _VARIANCE, _DIFF_SRC, _DIFF_SCALE, _DIFF_SHIFT)
-    return _Program(library, desc, arguments)
+        return _Program(library, desc, _SRC, _SCALE, _SHIFT, _DST, _MEAN, _VARIANCE)
+    desc = library.create(name.format("backward"), library.engine, _BACKWARD, x, x, x, *last, desc, attributes)
+    return _Program(library, desc, _SRC, _DIFF_DST, _SCALE, _MEAN, _VARIANCE, _DIFF_SRC, _DIFF_SCALE, _DIFF_SHIFT)
 
 
 def batch_norm(x: Floats, gamma: Floats, beta: Floats, eps: float) -> tuple[Floats, Floats, Floats] | None:
     program = _cached(("norm", x.shape, eps), _build_batch_norm, x.shape, eps, False)
     if program is None:
         return None
-    x, y = _channels_last(x), memory.empty(x.shape)
-    gamma, beta = np.ascontiguousarray(gamma), np.ascontiguousarray(beta)
+    y, gamma, beta = memory.empty(x.shape), np.ascontiguousarray(gamma), np.ascontiguousarray(beta)
     mean, var = np.empty_like(gamma), np.empty_like(gamma)
-    program.run(*map(_address, (x, gamma, beta, y, mean, var)))
+    program.run(_channels_last(x), gamma, beta, y, mean, var)
     return y, mean, var
 
 
@@ -740,26 +651,24 @@ def batch_norm_grad(
     program = _cached(("norm grad", x.shape, eps), _build_batch_norm, x.shape, eps, True)
     if program is None:
         return None
-    x, gy, gx = _channels_last(x), _channels_last(gy), memory.empty(x.shape)
-    gamma, mean, var = map(np.ascontiguousarray, (gamma, mean, var))
-    ggamma, gbeta = np.empty_like(gamma), np.empty_like(gamma)
-    program.run(*map(_address, (x, gy, gamma, mean, var, gx, ggamma, gbeta)))
+    gx, ggamma, gbeta = memory.empty(x.shape), np.empty_like(mean), np.empty_like(mean)
+    rows = map(np.ascontiguousarray, (gamma, mean, var))
+    program.run(_channels_last(x), _channels_last(gy), *rows, gx, ggamma, gbeta)
     return gx, ggamma, gbeta
 
 
 # Activations.
 
 
-def _build_activation(library: _Library, size: int, activation: tuple[str, float, float]) -> _Program:
-    row, (algorithm, alpha, beta) = _row(library, size), _eltwise(activation)
-    attributes = _attributes(library)
-    desc = library.create(
-        "eltwise_forward_primitive_desc", library.engine, _INFERENCE, algorithm, row, row, alpha, beta, attributes
+def _build_activation(library: _Library, size: int, activation: Activation) -> _Program:
+    row, (algorithm, alpha, beta), attributes = _dense(library, (size,)), _eltwise(activation), _attributes(library)
+    end = (algorithm, row, row, alpha, beta, attributes)
+    return _Program(
+        library, library.create("eltwise_forward_primitive_desc", library.engine, _INFERENCE, *end), _SRC, _DST
     )
-    return _Program(library, desc, (_SRC, _DST))
 
 
-def activate(x: Floats, activation: tuple[str, float, float]) -> Floats | None:
+def activate(x: Floats, activation: Activation) -> Floats | None:
     """An activation of a dense array, in C or channels-last order; None for other layouts."""
     last = x.ndim == 4 and x.transpose(0, 2, 3, 1).flags.c_contiguous
     if not (last or x.flags.c_contiguous):
@@ -768,7 +677,7 @@ def activate(x: Floats, activation: tuple[str, float, float]) -> Floats | None:
     if program is None:
         return None
     y = memory.empty(x.shape) if last else memory.empty((x.size,)).reshape(x.shape)
-    program.run(_address(x), _address(y))
+    program.run(x, y)
     return y
 
 
@@ -783,92 +692,48 @@ def _matrix(a: Floats) -> Floats:
     return a if dense and all(s > 0 and s % 4 == 0 for s in a.strides) else np.ascontiguousarray(a)
 
 
-def _elements(a: Floats) -> tuple[int, ...]:
-    return tuple([s // 4 for s in a.strides])
-
-
 def _build_matmul(
     library: _Library,
-    a: tuple[tuple[int, ...], tuple[int, ...]],
-    b: tuple[tuple[int, ...], tuple[int, ...] | None],
-    bias: bool = False,
-    activation: tuple[str, float, float] | None = None,
+    a: tuple[Shape, Shape],
+    b: tuple[Shape, Shape | None],
+    bias: bool,
+    activation: Activation | None = None,
     residual: bool = False,
 ) -> _Program:
-    shape = (*a[0][:-1], b[0][-1])
-    if 0 in shape or 0 in a[0]:
-        raise _Unsupported
-    strides = [1] * len(shape)
-    for axis in range(len(shape) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * shape[axis + 1]
-    y = _describe(library, shape, strides)
-    row = _describe(library, (1, shape[-1]), (shape[-1], 1)) if bias else None
+    """Both matrices are given by shape and strides in bytes; no strides let the library choose."""
+    left, right = (_describe(library, shape, strides and [s // 4 for s in strides]) for shape, strides in (a, b))
+    y = _dense(library, (*a[0][:-1], b[0][-1]))
+    row = _dense(library, (1, b[0][-1])) if bias else None
     attributes = _attributes(library, activation, y if residual else None)
-    desc = library.create(
-        "matmul_primitive_desc", library.engine, _describe(library, *a), _describe(library, *b), row, y, attributes
-    )
-    arguments = (_SRC, _WEIGHTS, _DST, *((_BIAS,) if bias else ()), *((_FIRST_POST_OP_SRC_1,) if residual else ()))
-    return _Program(library, desc, arguments)
+    desc = library.create("matmul_primitive_desc", library.engine, left, right, row, y, attributes)
+    return _Program(library, desc, *_forward_arguments(bias, residual))
 
 
-def matmul(a: Floats, b: Floats) -> Floats | None:
-    """The product of two matrices or of two equally long stacks of them (rank 2 or 3); None for anything else."""
+def matmul(a: Floats, b: Floats, bias: Floats | None = None) -> Floats | None:
+    """The product of two matrices (plus a row) or of two equally long stacks; None for anything else."""
     if a.ndim != b.ndim or a.ndim not in (2, 3) or a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
         return None
     a, b = _matrix(a), _matrix(b)
-    sides = (a.shape, _elements(a)), (b.shape, _elements(b))
-    program = _cached(("matmul", sides), _build_matmul, *sides)
+    sides = (a.shape, a.strides), (b.shape, b.strides)
+    program = _cached(("matmul", sides, bias is None), _build_matmul, *sides, bias is not None)
     if program is None:
         return None
     y = memory.empty((*a.shape[:-1], b.shape[-1]))
-    program.run(_address(a), _address(b), _address(y))
+    program.run(a, b, y, None if bias is None else np.ascontiguousarray(bias))
     return y
 
 
-def linear(x: Floats, w: Floats, b: Floats | None) -> Floats | None:
-    """x (rows, in) times the transpose of w (out, in), plus b (out,)."""
-    if x.shape[1] != w.shape[1]:
-        return None
-    x, wt = _matrix(x), _matrix(w.T)
-    sides = (x.shape, _elements(x)), (wt.shape, _elements(wt))
-    program = _cached(("linear", sides, b is None), _build_matmul, *sides, b is not None)
-    if program is None:
-        return None
-    y = memory.empty((x.shape[0], w.shape[0]))
-    if b is None:
-        program.run(_address(x), _address(wt), _address(y))
-    else:
-        b = np.ascontiguousarray(b)
-        program.run(_address(x), _address(wt), _address(y), _address(b))
-    return y
-
-
-class FusedLinear:
+class FusedLinear(_Fused):
     """A linear layer with packed weights, bias, residual and activation in one pass; see ``kernels.FusedLinear``."""
 
-    def __init__(self, w: Floats, b: Floats | None, activation: tuple[str, float, float] | None) -> None:
-        self.shape, self.activation = (w.shape[1], w.shape[0]), activation
-        self.b = np.zeros(w.shape[0], np.float32) if b is None else np.ascontiguousarray(b)
-        self.b_address = _address(self.b)
-        self.packed = _Packed(w.T)
+    def __init__(self, w: Floats, b: Floats | None, activation: Activation | None) -> None:
+        super().__init__(w.T, b, w.shape[0], activation)
 
-    def _build(self, library: _Library, x_shape: tuple[int, ...], strides: tuple[int, ...], residual: bool) -> Any:
-        sides = (x_shape, strides), (self.shape, None)
-        program = _build_matmul(library, *sides, True, self.activation, residual)
-        packing = _Packing(library, program.desc, _WEIGHTS, self.shape, 1)
-        return program, self.packed.address(library, packing)
+    def build(self, library: _Library, x_shape: Shape, residual: bool) -> tuple[_Program, Shape, int]:
+        a, b = (x_shape, (4 * x_shape[1], 4)), (self.shape, None)
+        program = _build_matmul(library, a, b, True, self.activation, residual)
+        packing = _Packing(library, program.desc, _WEIGHTS, self.shape)
+        return program, (x_shape[0], self.shape[1]), self.packed(library, packing)
 
     def __call__(self, x: Floats, residual: Floats | None) -> Floats | None:
-        x = _matrix(x)
-        key = (self.packed.token, x.shape, x.strides, residual is None)
-        found = _cached(key, self._build, x.shape, _elements(x), residual is not None)
-        if found is None:
-            return None
-        program, weights = found
-        y = memory.empty((x.shape[0], self.shape[1]))
-        if residual is None:
-            program.run(_address(x), weights, _address(y), self.b_address)
-        else:
-            residual = np.ascontiguousarray(np.broadcast_to(residual, y.shape))
-            program.run(_address(x), weights, _address(y), self.b_address, _address(residual))
-        return y
+        return self.run(x, residual, np.ascontiguousarray)
