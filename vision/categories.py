@@ -1,0 +1,64 @@
+"""Which classes a model tells apart, and which output of its head stands for which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Categories:
+    """The names of the classes, the data set's own ids, and the head's output ("slot") of each.
+
+    Labels everywhere are indices into ``names``. A head can have more outputs than there are classes: a background
+    class, or COCO's eleven ids that were never used. These take part in softmax and non-maximum suppression, as in the
+    original implementations, and are dropped at the very end.
+
+    >>> pets = Categories.with_background(["cat", "dog"])
+    >>> pets.outputs, pets.slots, pets.labels_of(np.array([0, 1, 2]))
+    (3, (1, 2), array([-1,  0,  1]))
+    """
+
+    names: tuple[str, ...]
+    ids: tuple[int, ...] | None
+    slots: tuple[int, ...]
+    outputs: int
+
+    def __post_init__(self) -> None:
+        if not self.names:
+            raise ValueError("expected at least one category, got none")
+        repeated = sorted({n for n in self.names if self.names.count(n) > 1})
+        if repeated:
+            raise ValueError(f"expected distinct category names, got {', '.join(repeated)} more than once")
+        if self.ids is not None and len(self.ids) != len(self.names):
+            raise ValueError(f"expected {len(self.names)} category ids, one for each name, got {len(self.ids)}")
+        if len(self.slots) != len(self.names) or (self.slots and max(self.slots) >= self.outputs):
+            raise ValueError(f"expected {len(self.names)} slots below {self.outputs}, got {self.slots}")
+
+    @classmethod
+    def plain(cls, names: Sequence[str], ids: Sequence[int] | None = None) -> Categories:
+        """One output for each class."""
+        return cls(tuple(names), None if ids is None else tuple(ids), tuple(range(len(names))), len(names))
+
+    @classmethod
+    def with_background(cls, names: Sequence[str], ids: Sequence[int] | None = None) -> Categories:
+        """Output 0 is the background, output k + 1 is class k."""
+        count = len(names)
+        return cls(tuple(names), None if ids is None else tuple(ids), tuple(range(1, count + 1)), count + 1)
+
+    @classmethod
+    def by_id(cls, names: Sequence[str], ids: Sequence[int]) -> Categories:
+        """The output of a class is its id, as torchvision's detectors have it for COCO's 91 ids."""
+        return cls(tuple(names), tuple(ids), tuple(ids), max(ids) + 1)
+
+    def labels_of(self, slots: np.ndarray) -> np.ndarray:
+        """The labels of head outputs; -1 for outputs that stand for no class."""
+        table = np.full(self.outputs, -1, np.int64)
+        table[list(self.slots)] = np.arange(len(self.names))
+        return table[slots]
+
+    def slots_of(self, labels: np.ndarray) -> np.ndarray:
+        """The head outputs of labels."""
+        return np.asarray(self.slots, np.int64)[labels]

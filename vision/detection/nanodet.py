@@ -1,0 +1,239 @@
+"""NanoDet-g: RangiLyu 2021 (github.com/RangiLyu/nanodet), a one-stage detector without anchors or objectness.
+
+Its head is that of Li et al. 2020, "Generalized focal loss": each side of a box is the mean of a distribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+
+from ...core import Tensor
+from ...core import functions as F
+from ...core.layers import BatchNorm2d, Conv2d, LeakyReLU, MaxPool2d, Module, ModuleList, Sequential, init
+from ...weights.categories import COCO_80, COCO_80_IDS
+from ...weights.entry import WeightsEntry
+from .. import boxes as box_ops
+from ..categories import Categories
+from ..model import Detector, ModelInfo, sigmoid, softmax
+from ..results import Detections
+
+MEAN, STD = (103.53, 116.28, 123.675), (57.375, 57.12, 58.395)  # of blue, green and red, 0 to 255
+
+
+class ConvModule(Module):
+    """Convolution, batch norm, leaky ReLU."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel: int = 3, stride: int = 1) -> None:
+        self.conv = Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, bias=False)
+        self.bn = BatchNorm2d(out_channels)
+        self.act = LeakyReLU(0.1)
+        self.conv.weight.data = init.he_normal(self.conv.weight.shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv.fused(x, self.bn, self.act)
+
+
+class ResidualBlock(Module):
+    """Two convolutions whose outputs are joined."""
+
+    def __init__(self, channels: int) -> None:
+        self.in_conv = ConvModule(channels, channels // 2)
+        self.mid_conv = ConvModule(channels // 2, channels // 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.in_conv(x)
+        return F.concatenate([self.mid_conv(y), y], 1)
+
+
+class CspBlock(Module):
+    """A strided convolution, ``depth`` residual blocks on its output, and both joined: twice as many channels."""
+
+    def __init__(self, channels: int, depth: int, stride: int) -> None:
+        self.in_conv = ConvModule(channels, channels, stride=stride)
+        self.res_blocks = Sequential(*(ResidualBlock(channels) for _ in range(depth)))
+        self.res_out_conv = ConvModule(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.in_conv(x)
+        return F.concatenate([self.res_out_conv(self.res_blocks(x)), x], 1)
+
+
+class CspNet(Module):
+    """x (n, 3, height, width) to maps of strides 8, 16 and 32."""
+
+    channels = (128, 256, 512)
+    strides = (8, 16, 32)
+
+    def __init__(self) -> None:
+        self.stages = ModuleList(
+            [
+                ConvModule(3, 32, stride=2),
+                MaxPool2d(3, 2, 1),
+                CspBlock(32, 1, 1),
+                CspBlock(64, 2, 2),
+                CspBlock(128, 2, 2),
+                CspBlock(256, 3, 2),
+            ]
+        )
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        maps = []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps[3:]
+
+
+class PathAggregation(Module):
+    """Top-down, then bottom-up, by plain resizing and addition (a PAN, Liu et al. 2018, without convolutions)."""
+
+    def __init__(self, in_channels: Sequence[int], channels: int) -> None:
+        self.lateral_convs = ModuleList([Lateral(c, channels) for c in in_channels])
+
+    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
+        levels = [lateral(x) for lateral, x in zip(self.lateral_convs, maps, strict=True)]
+        for i in range(len(levels) - 1, 0, -1):
+            levels[i - 1] = levels[i - 1] + F.resize(levels[i], levels[i - 1].shape[2:])  # type: ignore[arg-type]
+        for i in range(len(levels) - 1):
+            levels[i + 1] = levels[i + 1] + F.resize(levels[i], levels[i + 1].shape[2:])  # type: ignore[arg-type]
+        return levels
+
+
+class Lateral(Module):
+    """A 1x1 convolution with a bias."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        self.conv = Conv2d(in_channels, out_channels, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x)  # type: ignore[no-any-return]
+
+
+class GFLHead(Module):
+    """For every cell class logits and, for each side, logits of its distance in ``bins`` steps of the stride."""
+
+    # the official head also builds separate regression layers, which share_cls_reg leaves unused, and a constant
+    ignored_keys = (
+        "distribution_project.project",
+        *(f"gfl_reg.{level}.{part}" for level in range(3) for part in ("weight", "bias")),
+    )
+    bins = 11
+
+    def __init__(self, channels: int, classes: int, levels: int) -> None:
+        self.cls_convs = ModuleList([Sequential(ConvModule(channels, channels)) for _ in range(levels)])
+        self.gfl_cls = ModuleList([Conv2d(channels, classes + 4 * self.bins, 1) for _ in range(levels)])
+        self.classes = classes
+        for conv in self.gfl_cls:
+            conv.weight.data = init.normal(conv.weight.shape, 0.01)
+            conv.bias.data = init.constant(conv.bias.shape, 0)
+            conv.bias.data[:classes] = -4.595  # a prior probability of 0.01 (Lin et al. 2017, section 3.3)
+
+    def forward(self, levels: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Class logits (n, cells, classes) and distance logits (n, cells, 4, bins) of all levels."""
+        rows = []
+        for convs, predict, x in zip(self.cls_convs, self.gfl_cls, levels, strict=True):
+            y = predict(convs(x)).transpose(0, 2, 3, 1)
+            rows.append(y.reshape(x.shape[0], -1, self.classes + 4 * self.bins))
+        y = F.concatenate(rows, 1)
+        distances = y[:, :, self.classes :]
+        return y[:, :, : self.classes], distances.reshape(*distances.shape[:2], 4, self.bins)
+
+
+class NanoDet(Detector):
+    """A small convolutional network, a pyramid without convolutions, and a head that is not shared between levels.
+
+    >>> model = nanodet_g(Categories.plain(["boat"]))
+    >>> model.parameter_count()
+    3764637
+    """
+
+    class_layers = ("head.gfl_cls.",)
+    nms_threshold, limit = 0.6, 100
+
+    def __init__(self, backbone: CspNet, channels: int, categories: Categories, size: tuple[int, int]) -> None:
+        self.backbone = backbone
+        self.fpn = PathAggregation(backbone.channels, channels)
+        self.head = GFLHead(channels, categories.outputs, len(backbone.channels))
+        self.categories, self.size = categories, size
+        self.strides = backbone.strides
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.head(self.fpn(self.backbone(x)))  # type: ignore[no-any-return]
+
+    def preprocess(self, image: np.ndarray) -> tuple[Tensor, np.ndarray]:
+        """The photo scaled into the middle of a black input, and the (3, 3) matrix that maps its pixels there."""
+        height, width = self.size
+        scale = min(height / image.shape[0], width / image.shape[1])
+        matrix = np.array(
+            [
+                [scale, 0, (width - scale * image.shape[1]) / 2],
+                [0, scale, (height - scale * image.shape[0]) / 2],
+                [0, 0, 1],
+            ]
+        )
+        warped = cv2.warpPerspective(image, matrix, (width, height))
+        x = warped[:, :, ::-1].astype(np.float32)
+        x -= np.array(MEAN, np.float32)
+        x *= np.array([1 / s for s in STD], np.float32)
+        return Tensor(x[None].transpose(0, 3, 1, 2)), matrix
+
+    def centres(self, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+        """The centres (cells, 2) x, y and the strides (cells,) of all cells for an input (height, width)."""
+        points, strides = [], []
+        for s in self.strides:
+            y, x = np.mgrid[: size[0] // s, : size[1] // s].astype(np.float32)
+            points.append(np.stack([(x + 0.5) * s, (y + 0.5) * s], -1).reshape(-1, 2))
+            strides.append(np.full(len(points[-1]), s, np.float32))
+        return np.concatenate(points), np.concatenate(strides)
+
+    def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Detections:
+        x, matrix = self.preprocess(image)
+        logits, distances = (t.numpy()[0] for t in self(x))
+        threshold = self.score_threshold if score_threshold is None else score_threshold
+        with np.errstate(divide="ignore"):
+            least = np.log(np.float64(threshold) / (1 - np.float64(threshold))) if threshold < 1 else np.inf
+        cell, column = np.nonzero(logits > least)
+        points, strides = self.centres(self.size)
+        rows, where = np.unique(cell, return_inverse=True)
+        sides = softmax(distances[rows]) @ np.arange(GFLHead.bins, dtype=np.float32)
+        boxes = box_ops.clip(box_ops.decode_distances(points[rows], sides * strides[rows, None]), self.size)
+        boxes = (boxes - np.tile(matrix[:2, 2], 2)) / matrix[0, 0]
+        boxes = box_ops.clip(boxes.astype(np.float32), image.shape[:2])[where]  # type: ignore[arg-type]
+        scores = sigmoid(logits[cell, column])
+        keep = box_ops.batched_nms(boxes, scores, column, self.nms_threshold)[: self.limit]
+        return self.detections(image, boxes[keep], scores[keep], column[keep])
+
+
+def nanodet_g(categories: Categories) -> NanoDet:
+    """NanoDet-g at 416x416 pixels: plain 3x3 convolutions, made for machines that run those fast."""
+    return NanoDet(CspNet(), 128, categories, (416, 416))
+
+
+MODELS = (
+    ModelInfo(
+        name="nanodet_g",
+        task="detection",
+        build=nanodet_g,
+        spread=Categories.plain,
+        entries=(
+            WeightsEntry(
+                name="COCO",
+                url="https://drive.google.com/file/d/1f2lH7Ae1AY04g20zTZY7JS_dKKP37hvE/nanodet_g.pth",
+                sha256="",
+                size=None,
+                parameters=3_788_628,
+                licence="Apache-2.0",
+                source="RangiLyu, github.com/RangiLyu/nanodet",
+                categories=COCO_80,
+                category_ids=COCO_80_IDS,
+                metrics={"COCO val2017": {"box AP": 22.9}},
+                notes="Published on a page that asks for a click: download it by hand and pass the file as weights.",
+            ),
+        ),
+        paper="Li et al. 2020, Generalized focal loss",
+        gflops=4.2,
+    ),
+)

@@ -1,0 +1,53 @@
+"""The photo as the network sees it, and its boxes brought back to the photo."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...core import Tensor
+from ...core import functions as F
+from ..model import IMAGENET_MEAN, IMAGENET_STD, to_input
+
+
+@dataclass(frozen=True)
+class ShortSideResize:
+    """Normalise, then resize bilinearly until the short side is ``short``, the long one at most ``long`` (torchvision).
+
+    The sides are rounded down; the tensor is padded with zeros, the mean colour, to multiples of ``divisor``.
+    """
+
+    short: int = 800
+    long: int = 1333
+    divisor: int = 32
+    mean: Sequence[float] = IMAGENET_MEAN
+    std: Sequence[float] = IMAGENET_STD
+
+    def size(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """(height, width) after resizing, before padding."""
+        scale = min(self.short / min(image_size), self.long / max(image_size))
+        return max(1, int(image_size[0] * scale)), max(1, int(image_size[1] * scale))
+
+    def __call__(self, image: np.ndarray) -> tuple[Tensor, tuple[int, int]]:
+        """The tensor (1, 3, padded height, padded width) and the (height, width) of the photo in it."""
+        height, width = self.size(image.shape[:2])
+        rows, columns = -(-height // self.divisor) * self.divisor, -(-width // self.divisor) * self.divisor
+        x = F.resize(to_input(image, self.mean, self.std), (height, width))
+        padded = np.zeros((1, rows, columns, 3), np.float32)
+        padded[0, :height, :width] = x.numpy()[0].transpose(1, 2, 0)
+        return Tensor(padded.transpose(0, 3, 1, 2)), (height, width)
+
+
+@dataclass(frozen=True)
+class FixedResize:
+    """Normalise, then resize bilinearly to ``size`` (height, width), whatever the aspect."""
+
+    size: tuple[int, int]
+    mean: Sequence[float]
+    std: Sequence[float]
+
+    def __call__(self, image: np.ndarray) -> tuple[Tensor, tuple[int, int]]:
+        """The tensor (1, 3, height, width) and its (height, width)."""
+        return F.resize(to_input(image, self.mean, self.std), self.size), self.size

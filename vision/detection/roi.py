@@ -1,0 +1,113 @@
+"""Features and classes of regions: Girshick 2015, "Fast R-CNN", with the levels of Lin et al. 2017."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...core import Tensor
+from ...core import functions as F
+from ...core.layers import Linear, Module, ReLU, init
+from .. import boxes as box_ops
+from ..model import softmax
+
+
+class MultiScaleRoIAlign:
+    """RoIAlign of each box on the pyramid level that fits its size (Lin et al. 2017, equation 1)."""
+
+    def __init__(self, output_size: int, sampling_ratio: int = 2) -> None:
+        self.output_size, self.sampling_ratio = output_size, sampling_ratio
+
+    def __call__(self, levels: Sequence[Tensor], boxes: Sequence[np.ndarray], image_size: tuple[int, int]) -> Tensor:
+        """Features (r, channels, size, size) of the boxes (r_i, 4) of each image, in pixels of the network's input.
+
+        ``image_size`` is that of the (largest) photo in the input, before padding.
+        """
+        scales = [2.0 ** round(np.log2(level.shape[2] / image_size[0])) for level in levels]
+        finest, coarsest = -np.log2(scales[0]), -np.log2(scales[-1])
+        flat = np.concatenate(boxes).astype(np.float32)
+        image_of = np.repeat(np.arange(len(boxes)), [len(b) for b in boxes])
+        size = np.sqrt(box_ops.area(flat))
+        target = np.floor(4 + np.log2(size / np.float32(224) + np.float32(1e-12)) + np.float32(1e-6))
+        chosen = np.clip(target, finest, coarsest).astype(int) - int(finest)
+        parts, order = [], []
+        for i, level in enumerate(levels):
+            index = np.flatnonzero(chosen == i)
+            if len(index):
+                order.append(index)
+                parts.append(
+                    F.roi_align(level, flat[index], image_of[index], self.output_size, scales[i], self.sampling_ratio)
+                )
+        if not parts:
+            return F.roi_align(levels[0], flat, image_of, self.output_size, scales[0], self.sampling_ratio)
+        if len(parts) == 1:
+            return parts[0]
+        back = np.argsort(np.concatenate(order))
+        return F.concatenate(parts)[back]
+
+
+class TwoMLPHead(Module):
+    """Two fully connected layers on the flattened features."""
+
+    def __init__(self, in_features: int, width: int = 1024) -> None:
+        self.fc6 = Linear(in_features, width)
+        self.fc7 = Linear(width, width)
+        self.relu = ReLU()
+        self.out_features = width
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.reshape(x.shape[0], -1)
+        return self.fc7.fused(self.fc6.fused(x, self.relu), self.relu)
+
+
+class BoxPredictor(Module):
+    """Class logits (r, classes) and a box code for each class (r, classes * 4)."""
+
+    def __init__(self, in_features: int, classes: int) -> None:
+        self.cls_score = Linear(in_features, classes)
+        self.bbox_pred = Linear(in_features, classes * 4)
+        for layer, std in ((self.cls_score, 0.01), (self.bbox_pred, 0.001)):
+            layer.weight.data = init.normal(layer.weight.shape, std)
+            layer.bias.data = init.constant(layer.bias.shape, 0)  # type: ignore[union-attr]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.cls_score(x), self.bbox_pred(x)
+
+
+class RoIHeads(Module):
+    """Classes and refined boxes of proposals."""
+
+    coder = box_ops.BoxCoder((10.0, 10.0, 5.0, 5.0))
+
+    def __init__(self, box_head: Module, box_predictor: BoxPredictor) -> None:
+        self.box_roi_pool = MultiScaleRoIAlign(7)
+        self.box_head = box_head
+        self.box_predictor = box_predictor
+        self.nms_threshold, self.limit = 0.5, 100
+
+    def forward(
+        self, levels: Sequence[Tensor], proposals: Sequence[np.ndarray], image_size: tuple[int, int]
+    ) -> tuple[Tensor, Tensor]:
+        """Class logits (r, classes) and box codes (r, classes * 4) of all proposals."""
+        features = self.box_roi_pool(levels, proposals, image_size)
+        return self.box_predictor(self.box_head(features))  # type: ignore[no-any-return]
+
+    def select(
+        self,
+        logits: np.ndarray,
+        codes: np.ndarray,
+        proposals: np.ndarray,
+        image_size: tuple[int, int],
+        score_threshold: float,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Boxes (n, 4), scores (n,) and classes (n,) of one image after suppression within each class, best first."""
+        scores = softmax(logits)
+        row, column = np.nonzero(scores[:, 1:] > score_threshold)  # output 0 is the background
+        column += 1
+        boxes = self.coder.decode(proposals[row], codes.reshape(len(codes), -1, 4)[row, column])
+        boxes, score = box_ops.clip(boxes, image_size), scores[row, column]
+        valid = box_ops.at_least(boxes, 1e-2)
+        boxes, score, column = boxes[valid], score[valid], column[valid]
+        keep = box_ops.batched_nms(boxes, score, column, self.nms_threshold)[: self.limit]
+        return boxes[keep], score[keep], column[keep]

@@ -1,0 +1,106 @@
+"""Region proposals: Ren et al. 2015, "Faster R-CNN", section 3.1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...core import Tensor
+from ...core.layers import Conv2d, Module, ReLU, Sequential, init
+from .. import boxes as box_ops
+from ..model import sigmoid
+from .anchors import AnchorGenerator
+
+
+class RPNHead(Module):
+    """Convolutions, then for each anchor of each cell an objectness logit and a box code (figure 3)."""
+
+    def __init__(self, channels: int, anchors: int, depth: int = 1) -> None:
+        self.conv = Sequential(*(Sequential(_conv(channels, channels, 3), ReLU()) for _ in range(depth)))
+        self.cls_logits = _conv(channels, anchors, 1)
+        self.bbox_pred = _conv(channels, anchors * 4, 1)
+
+    def forward(self, level: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.conv(level)
+        return self.cls_logits(x), self.bbox_pred(x)
+
+
+class RegionProposalNetwork(Module):
+    """The head, its anchors, and the choice of the best boxes.
+
+    Inference keeps ``per_level`` boxes of each level before and ``total`` after non-maximum suppression at IoU
+    ``nms_threshold``; boxes with an objectness below ``score_threshold`` never count.
+    """
+
+    coder = box_ops.BoxCoder((1.0, 1.0, 1.0, 1.0))
+
+    def __init__(
+        self,
+        head: RPNHead,
+        anchors: AnchorGenerator,
+        per_level: int = 1000,
+        total: int = 1000,
+        nms_threshold: float = 0.7,
+        score_threshold: float = 0.0,
+    ) -> None:
+        self.head = head
+        self.anchors = anchors
+        self.per_level, self.total = per_level, total
+        self.nms_threshold, self.score_threshold = nms_threshold, score_threshold
+
+    def forward(self, levels: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Of each level the logits (n, cells * anchors) and the codes (n, cells * anchors, 4)."""
+        logits, codes = [], []
+        for level in levels:
+            objectness, deltas = self.head(level)
+            n = objectness.shape[0]
+            logits.append(objectness.transpose(0, 2, 3, 1).reshape(n, -1))
+            codes.append(deltas.transpose(0, 2, 3, 1).reshape(n, -1, 4))
+        return logits, codes
+
+    def propose(
+        self,
+        logits: Sequence[np.ndarray],
+        codes: Sequence[np.ndarray],
+        anchors: Sequence[np.ndarray],
+        image_size: tuple[int, int],
+        limits: tuple[int, int] | None = None,
+    ) -> np.ndarray:
+        """The proposals (r, 4) of one image from its logits, codes and anchors by level, best first.
+
+        ``limits`` replaces ``per_level`` and ``total``: training keeps more.
+        """
+        per_level, total = limits or (self.per_level, self.total)
+        scores, boxes, level_of = [], [], []
+        for i, (logit, code, anchor) in enumerate(zip(logits, codes, anchors, strict=True)):
+            best = top_indices(logit, per_level)
+            scores.append(logit[best])
+            boxes.append(self.coder.decode(anchor[best], code[best]))
+            level_of.append(np.full(len(best), i))
+        objectness = sigmoid(np.concatenate(scores))
+        box, level = box_ops.clip(np.concatenate(boxes), image_size), np.concatenate(level_of)
+        valid = box_ops.at_least(box, 1e-3) & (objectness >= self.score_threshold)
+        box, objectness, level = box[valid], objectness[valid], level[valid]
+        return box[box_ops.batched_nms(box, objectness, level, self.nms_threshold)[:total]]
+
+
+def top_indices(scores: np.ndarray, count: int) -> np.ndarray:
+    """The indices of the ``count`` greatest scores (fewer if there are fewer), greatest first, ties by index.
+
+    >>> top_indices(np.array([1.0, 3.0, 2.0]), 2)
+    array([1, 2])
+    """
+    if len(scores) > count:
+        cut = np.partition(scores, len(scores) - count)[len(scores) - count]
+        chosen = np.flatnonzero(scores >= cut)
+    else:
+        chosen = np.arange(len(scores))
+    return chosen[np.argsort(-scores[chosen], kind="stable")][:count]
+
+
+def _conv(in_channels: int, out_channels: int, kernel: int) -> Conv2d:
+    conv = Conv2d(in_channels, out_channels, kernel, padding=kernel // 2)
+    conv.weight.data = init.normal(conv.weight.shape, 0.01)
+    conv.bias.data = init.constant(conv.bias.shape, 0)  # type: ignore[union-attr]
+    return conv

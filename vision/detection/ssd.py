@@ -1,0 +1,187 @@
+"""SSD: Liu et al. 2016, "SSD: Single shot multibox detector", and SSDLite (Sandler et al. 2018, section 6.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from ...core import Tensor
+from ...core import functions as F
+from ...core.layers import BatchNorm2d, Conv2d, Module, ModuleList, ReLU6, Sequential, init
+from ...weights.torchvision import coco_entry
+from .. import boxes as box_ops
+from ..backbones.blocks import Norm, conv_norm_activation
+from ..backbones.mobilenet_v3 import LARGE_REDUCED_TAIL, InvertedResidual, MobileNetV3
+from ..categories import Categories
+from ..model import Detector, ModelInfo, softmax
+from ..results import Detections
+from .anchors import DefaultBoxes
+from .resizing import FixedResize
+from .rpn import top_indices
+
+
+class MapModules(Module):
+    """One module for each map; their outputs as rows of ``width`` values, joined over the maps."""
+
+    def __init__(self, modules: list[Module], width: int) -> None:
+        self.module_list = ModuleList(modules)
+        self.width = width
+
+    def forward(self, maps: Sequence[Tensor]) -> Tensor:
+        rows = [
+            module(x).transpose(0, 2, 3, 1).reshape(x.shape[0], -1, self.width)
+            for module, x in zip(self.module_list, maps, strict=True)
+        ]
+        return F.concatenate(rows, 1)
+
+
+class MultiBoxHead(Module):
+    """For each default box of each cell of every map class logits and a box code (figure 2)."""
+
+    def __init__(self, classification: list[Module], regression: list[Module], classes: int) -> None:
+        self.classification_head = MapModules(classification, classes)
+        self.regression_head = MapModules(regression, 4)
+
+    def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Class logits (n, boxes, classes) and codes (n, boxes, 4)."""
+        return self.classification_head(maps), self.regression_head(maps)
+
+
+class SSD(Detector):
+    """A backbone with maps of falling size, default boxes on each, and a head that classifies and moves them.
+
+    >>> model = ssdlite320_mobilenet_v3_large(Categories.with_background(["boat"]))
+    >>> model.head.classification_head.module_list[0][1].weight.shape
+    (12, 672, 1, 1)
+    """
+
+    coder = box_ops.BoxCoder((10.0, 10.0, 5.0, 5.0))
+    class_layers = ("head.classification_head.",)
+
+    def __init__(
+        self,
+        backbone: Module,
+        default_boxes: DefaultBoxes,
+        head: MultiBoxHead,
+        categories: Categories,
+        resize: FixedResize,
+    ) -> None:
+        self.backbone, self.head = backbone, head
+        self.default_boxes, self.categories, self.resize = default_boxes, categories, resize
+        self.score_threshold, self.per_class, self.nms_threshold, self.limit = 0.01, 400, 0.45, 200
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, np.ndarray]:
+        """Class logits (n, boxes, classes), codes (n, boxes, 4) and the default boxes (boxes, 4)."""
+        maps = self.backbone(x)
+        logits, codes = self.head(maps)
+        anchors = self.default_boxes([m.shape[2:] for m in maps], x.shape[2:])  # type: ignore[arg-type]
+        return logits, codes, anchors
+
+    def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Detections:
+        x, size = self.resize(image)
+        logits, codes, anchors = self(x)
+        threshold = self.score_threshold if score_threshold is None else score_threshold
+        boxes, scores, slots = self.select(logits.numpy()[0], codes.numpy()[0], anchors, size, threshold)
+        return self.detections(image, box_ops.scale(boxes, size, image.shape[:2]), scores, slots)  # type: ignore[arg-type]
+
+    def select(
+        self,
+        logits: np.ndarray,
+        codes: np.ndarray,
+        anchors: np.ndarray,
+        image_size: tuple[int, int],
+        score_threshold: float,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Boxes (n, 4), scores (n,) and classes (n,): the best of each class, after suppression within it."""
+        scores = softmax(logits)
+        rows, columns = [], []
+        above = scores[:, 1:] > score_threshold  # output 0 is the background
+        for column in np.flatnonzero(above.any(0)):
+            row = np.flatnonzero(above[:, column])
+            row = row[top_indices(scores[row, column + 1], self.per_class)]
+            rows.append(row)
+            columns.append(np.full(len(row), column + 1))
+        row = np.concatenate(rows) if rows else np.zeros(0, np.int64)
+        column = np.concatenate(columns) if columns else row
+        boxes = box_ops.clip(self.coder.decode(anchors[row], codes[row]), image_size)
+        score = scores[row, column]
+        keep = box_ops.batched_nms(boxes, score, column, self.nms_threshold)[: self.limit]
+        return boxes[keep], score[keep], column[keep]
+
+
+class SSDLiteBackbone(Module):
+    """MobileNetV3 cut inside the last strided bottleneck, after its expansion, and four more strided blocks."""
+
+    def __init__(self, body: MobileNetV3, norm: Norm) -> None:
+        parts = list(body.features)
+        cut = max(i for i, part in enumerate(parts) if isinstance(part, InvertedResidual) and _strided(part))
+        expand, *rest = parts[cut].block  # type: ignore[attr-defined]
+        after = Sequential(**{str(i): part for i, part in enumerate(rest, 1)})  # keeps the names they had in the block
+        self.features = Sequential(Sequential(*parts[:cut], expand), Sequential(after, *parts[cut + 1 :]))
+        widths = (body.channels[-1], 512, 256, 256, 128)
+        self.extra = ModuleList([_extra(a, b, norm) for a, b in zip(widths, widths[1:])])
+        self.channels = (expand[0].weight.shape[0], *widths)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        maps = []
+        for part in (*self.features, *self.extra):
+            x = part(x)
+            maps.append(x)
+        return maps
+
+
+def _strided(part: InvertedResidual) -> bool:
+    return any(isinstance(m, Conv2d) and m.spec.stride != (1, 1) for _, m in part.named_modules())
+
+
+def _extra(in_channels: int, out_channels: int, norm: Norm) -> Sequential:
+    """Half as many channels, depthwise with stride 2, and out."""
+    half = out_channels // 2
+    return Sequential(
+        conv_norm_activation(in_channels, half, 1, norm=norm, activation=ReLU6()),
+        conv_norm_activation(half, half, 3, 2, groups=half, norm=norm, activation=ReLU6()),
+        conv_norm_activation(half, out_channels, 1, norm=norm, activation=ReLU6()),
+    )
+
+
+def _separable(in_channels: int, out_channels: int, norm: Norm) -> Sequential:
+    """SSDLite's predictor: depthwise, then 1x1."""
+    depthwise = conv_norm_activation(in_channels, in_channels, 3, groups=in_channels, norm=norm, activation=ReLU6())
+    return Sequential(depthwise, Conv2d(in_channels, out_channels, 1))
+
+
+def ssdlite320_mobilenet_v3_large(categories: Categories) -> SSD:
+    """SSDLite on MobileNetV3-Large with the reduced tail, 320x320 pixels."""
+    norm = partial(BatchNorm2d, eps=1e-3, momentum=0.03)
+    backbone = SSDLiteBackbone(MobileNetV3(LARGE_REDUCED_TAIL, norm), norm)
+    scales = [0.2 + 0.75 * k / 5 for k in range(6)]
+    boxes = DefaultBoxes([[2, 3]] * 6, [*scales, 1.0])
+    head = MultiBoxHead(
+        [_separable(c, n * categories.outputs, norm) for c, n in zip(backbone.channels, boxes.per_cell)],
+        [_separable(c, n * 4, norm) for c, n in zip(backbone.channels, boxes.per_cell)],
+        categories.outputs,
+    )
+    model = SSD(backbone, boxes, head, categories, FixedResize((320, 320), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)))
+    model.score_threshold, model.per_class, model.nms_threshold, model.limit = 0.001, 300, 0.55, 300
+    for _, module in model.named_modules():
+        if isinstance(module, Conv2d):
+            module.weight.data = init.normal(module.weight.shape, 0.03)
+            if module.bias is not None:
+                module.bias.data = init.constant(module.bias.shape, 0)
+    return model
+
+
+MODELS = (
+    ModelInfo(
+        name="ssdlite320_mobilenet_v3_large",
+        task="detection",
+        build=ssdlite320_mobilenet_v3_large,
+        spread=Categories.with_background,
+        published=Categories.by_id,
+        entries=(coco_entry("ssdlite320_mobilenet_v3_large_coco-a79551df", 3_440_060, box_ap=21.3),),
+        paper="Howard et al. 2019, Searching for MobileNetV3, section 6.3; Liu et al. 2016, SSD",
+        gflops=0.583,
+    ),
+)

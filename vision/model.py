@@ -1,0 +1,179 @@
+"""What every model of the zoo can do: predict on photos, and say what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from PIL import Image
+
+from ..core import Tensor, no_grad
+from ..core.layers import Module
+from ..weights.entry import WeightsEntry
+from .categories import Categories
+from .image import Source, read_image
+from .results import Classification, Detections
+
+Result = TypeVar("Result")
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of red, green and blue, 0 to 1
+
+
+class Model(Module, Generic[Result]):
+    """A network with its preprocessing, its postprocessing and the names of its classes.
+
+    A subclass computes in ``predict_image`` what ``predict`` returns for one photo. ``class_layers`` are the prefixes
+    of the parameters that are made anew when the classes change.
+    """
+
+    categories: Categories
+    class_layers: tuple[str, ...] = ()
+    name: str = ""
+    entry: WeightsEntry | None = None
+    weights_sha256: str | None = None
+
+    def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Result:
+        raise NotImplementedError(f"{type(self).__name__} has no predict_image")
+
+    def predict(
+        self,
+        source: Source | Sequence[Source],
+        *,
+        score_threshold: float | None = 0.5,
+        channel_order: str = "RGB",
+    ) -> Any:
+        """The result for a photo, or a list of results for a list of photos.
+
+        A photo is a path, a URL, bytes, a PIL image, or an array (height, width, 3) uint8 in RGB order, or in
+        ``channel_order="BGR"`` as OpenCV has it. ``score_threshold`` is the least score of what is returned; None means
+        the model's published evaluation settings. Raises ImageError for what is no image, ValueError for a threshold
+        outside of 0 to 1 and an empty list.
+        """
+        if score_threshold is not None and not 0 <= score_threshold <= 1:
+            raise ValueError(f"expected a score_threshold from 0 to 1 or None, got {score_threshold}")
+        if isinstance(source, (list, tuple)):
+            if not source:
+                raise ValueError("expected at least one image, got an empty list")
+            return [self.predict(s, score_threshold=score_threshold, channel_order=channel_order) for s in source]
+        image = read_image(source, channel_order=channel_order)  # type: ignore[arg-type]
+        was_training = self.training
+        if was_training:
+            self.eval()
+        try:
+            with no_grad():
+                return self.predict_image(image, score_threshold)
+        finally:
+            if was_training:
+                self.train()
+
+
+class Detector(Model[Detections]):
+    """A model that finds boxes."""
+
+    score_threshold = 0.05  # of the published evaluation
+
+    def detections(self, image: np.ndarray, boxes: np.ndarray, scores: np.ndarray, slots: np.ndarray) -> Detections:
+        """The result from what the head found, without the outputs that stand for no class."""
+        labels = self.categories.labels_of(slots)
+        keep = labels >= 0
+        return Detections(
+            boxes=boxes[keep].astype(np.float32),
+            scores=scores[keep].astype(np.float32),
+            labels=labels[keep],
+            categories=self.categories.names,
+            category_ids=self.categories.ids,
+            image_size=(image.shape[0], image.shape[1]),
+            image=image,
+        )
+
+
+@dataclass(frozen=True)
+class CropPreset:
+    """Preprocessing for classification: the short side resized to ``resize``, then the middle ``crop`` pixels square."""
+
+    resize: int = 256
+    crop: int = 224
+    interpolation: str = "bilinear"
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+
+    def __call__(self, image: np.ndarray) -> Tensor:
+        """The tensor (1, 3, crop, crop) of an image (height, width, 3)."""
+        height, width = image.shape[:2]
+        long = int(self.resize * max(height, width) / min(height, width))
+        size = (self.resize, long) if width <= height else (long, self.resize)
+        small = Image.fromarray(image).resize(size, Image.Resampling[self.interpolation.upper()])
+        left, top = round((size[0] - self.crop) / 2), round((size[1] - self.crop) / 2)
+        return to_input(np.asarray(small.crop((left, top, left + self.crop, top + self.crop))), self.mean, self.std)
+
+
+class Classifier(Model[Classification]):
+    """A model that names the whole image; it computes logits (n, classes) from (n, 3, height, width)."""
+
+    preset = CropPreset()
+
+    def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Classification:
+        """The probabilities of all classes; ``score_threshold`` has no meaning here."""
+        return Classification(
+            probabilities=softmax(self(self.preset(image)).numpy()[0]), categories=self.categories.names
+        )
+
+
+def to_input(image: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """An image (height, width, 3), values 0 to 255, as the tensor (1, 3, height, width) of (value / 255 - mean) / std.
+
+    >>> to_input(np.full((2, 2, 3), 255, np.uint8), (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)).numpy().max()
+    np.float32(1.0)
+    """
+    scale = (1 / (255 * np.asarray(std, np.float64))).astype(np.float32)
+    shift = (-np.asarray(mean, np.float64) / np.asarray(std, np.float64)).astype(np.float32)
+    x = image.astype(np.float32)
+    x *= scale
+    x += shift
+    return Tensor(x[None].transpose(0, 3, 1, 2))
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """The softmax over the last axis of an array.
+
+    >>> softmax(np.zeros(2, np.float32))
+    array([0.5, 0.5], dtype=float32)
+    """
+    y = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    y /= y.sum(axis=-1, keepdims=True)
+    return np.asarray(y)
+
+
+def sigmoid(logits: np.ndarray) -> np.ndarray:
+    """The logistic function of an array.
+
+    >>> sigmoid(np.zeros(1, np.float32))
+    array([0.5], dtype=float32)
+    """
+    return np.asarray(0.5 * np.tanh(0.5 * logits) + 0.5, logits.dtype)
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """One row of the zoo: how to build a model, and what is published of it.
+
+    ``build`` makes the model, randomly initialised, for some Categories; ``spread`` turns names and ids into the
+    Categories of such a model. ``entries`` are the published weights, the recommended first; ``renames`` are the pairs
+    (regular expression, replacement) that turn an older file's names into today's.
+    """
+
+    name: str
+    task: str
+    build: Callable[[Categories], Model[Any]]
+    spread: Callable[..., Categories]
+    entries: tuple[WeightsEntry, ...]
+    paper: str
+    gflops: float
+    renames: tuple[tuple[str, str], ...] = ()
+    published: Callable[..., Categories] | None = None  # how the published heads number classes, if not as ``spread``
+
+    def categories_of(self, entry: WeightsEntry) -> Categories:
+        """The Categories of the head that an entry's file holds."""
+        return (self.published or self.spread)(entry.categories, entry.category_ids)

@@ -1,0 +1,202 @@
+"""The zoo: every model by name, and loading it with weights."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..core.layers import init
+from ..weights import download, writer
+from ..weights.entry import WeightsEntry
+from ..weights.errors import WeightsError
+from ..weights.loading import match_state
+from ..weights.readers import read
+from .backbones import mobilenet_v3, resnet
+from .categories import Categories
+from .detection import faster_rcnn, nanodet, ssd
+from .model import Classifier, CropPreset, Model, ModelInfo
+
+log = logging.getLogger("chainsight")
+
+MODULES = (faster_rcnn, ssd, nanodet, resnet, mobilenet_v3)
+MODELS: dict[str, ModelInfo] = {info.name: info for module in MODULES for info in module.MODELS}
+
+
+def list_models(task: str | None = None) -> list[str]:
+    """The names of all models, or of those for one task ("detection", "classification", ...).
+
+    >>> list_models("detection")[:2]
+    ['fasterrcnn_resnet50_fpn', 'nanodet_g']
+    """
+    tasks = {info.task for info in MODELS.values()}
+    if task is not None and task not in tasks:
+        raise ValueError(f"expected a task of {', '.join(sorted(tasks))}, got {task!r}")
+    return sorted(name for name, info in MODELS.items() if task in (None, info.task))
+
+
+def model_info(name: str) -> ModelInfo:
+    """What the zoo knows about a model. Raises ValueError that names similar models for an unknown one."""
+    if name not in MODELS:
+        close = difflib.get_close_matches(name, MODELS, 3, 0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(sorted(MODELS))}"
+        raise ValueError(f"there is no model {name!r}: {hint}")
+    return MODELS[name]
+
+
+def load(
+    name: str | os.PathLike[str],
+    weights: str | os.PathLike[str] | None = "default",
+    categories: Sequence[str] | None = None,
+    device: str | None = None,
+) -> Model[Any]:
+    """A model of the zoo, ready to predict.
+
+    ``name`` is a model's name, or the file of a model saved by ``Model.save``. ``weights`` is "default" (the recommended
+    published entry), an entry's name, the path of a file in any format that holds them, or None for random values.
+    With ``categories``, names of classes other than those of the weights, the layers that depend on the classes start
+    fresh, and the log says which.
+    Files are downloaded once and verified. Raises ValueError for an unknown model or entry, WeightsError for a file that
+    does not fit, DownloadError for one that cannot be fetched.
+
+    >>> model = load("nanodet_g", weights=None, categories=["boat", "buoy"])
+    >>> model.categories.names
+    ('boat', 'buoy')
+    """
+    if not isinstance(name, str) or name.endswith(".safetensors"):
+        return load_saved(name, device)
+    info = model_info(name)
+    entry, path = _resolve(info, weights)
+    model = build(info, entry, categories, fresh=path is None)
+    if path is not None:
+        fill(model, info, path, keep_classes=_same_names(model, info, entry))
+    if entry is not None:
+        model.entry = entry
+    return model.to(device).eval() if device is not None else model.eval()
+
+
+def _resolve(info: ModelInfo, weights: str | os.PathLike[str] | None) -> tuple[WeightsEntry | None, Path | None]:
+    """The entry whose classes and settings apply, and the file to read."""
+    if weights is None:
+        return None, None
+    if weights == "default":
+        if not info.entries:
+            raise ValueError(f"no weights are published for {info.name}: pass a file, or None for random values")
+        chosen = info.entries[0]
+    else:
+        named = [e for e in info.entries if e.name == weights]
+        if not named:
+            path = Path(weights)
+            if not path.exists():
+                known = ", ".join(e.name for e in info.entries) or "none"
+                raise ValueError(
+                    f"expected weights of {info.name} to be one of its entries ({known}), a file, or None; "
+                    f"got {str(weights)!r}, which is no file"
+                )
+            return (info.entries[0] if info.entries else None), path
+        chosen = named[0]
+    return chosen, download.fetch(chosen.url, sha256=chosen.sha256 or None, size=chosen.size)
+
+
+def build(info: ModelInfo, entry: WeightsEntry | None, names: Sequence[str] | None, fresh: bool = True) -> Model[Any]:
+    """The model for the classes of an entry (the first if None), or for others; filled unless all will be loaded."""
+    published = entry or (info.entries[0] if info.entries else None)
+    if names is not None and (published is None or tuple(names) != published.categories):
+        model = info.build(info.spread(names))
+    elif published is None:
+        raise ValueError(f"{info.name} has no published classes: pass categories")
+    elif fresh:
+        model = info.build(info.categories_of(published))
+    else:
+        with init.skip_init():
+            model = info.build(info.categories_of(published))
+    model.name = info.name
+    if published is not None and isinstance(model, Classifier):
+        model.preset = CropPreset(**published.settings)
+    return model
+
+
+def _same_names(model: Model[Any], info: ModelInfo, entry: WeightsEntry | None) -> bool:
+    return entry is None or model.categories == info.categories_of(entry)
+
+
+def fill(model: Model[Any], info: ModelInfo, path: Path, keep_classes: bool) -> None:
+    """Load a file into the model; without ``keep_classes`` the layers that depend on the classes stay as they are."""
+    own = model.state_dict()
+    ignored = [f"{p}.{key}" if p else key for p, m in model.named_modules() for key in m.ignored_keys]
+    heads = [] if keep_classes else [name for name in own if name.startswith(model.class_layers)]
+    try:
+        report = match_state(
+            own,
+            read(path),
+            renames=info.renames,
+            allow_unexpected=[_escaped(key) for key in ignored],
+            reinitialise=[_escaped(name) for name in heads],
+        )
+    except WeightsError as error:
+        raise WeightsError(f"{path}: not weights of {info.name}: {error}") from None
+    model.load_state_dict(report.arrays, strict=False)
+    model.weights_sha256 = sha256_of(path)
+    if report.reinitialised:
+        log.warning(
+            "%s: %d tensors loaded; started fresh for %d classes: %s",
+            info.name,
+            len(report.arrays),
+            len(model.categories.names),
+            ", ".join(report.reinitialised),
+        )
+
+
+def _escaped(name: str) -> str:
+    return name.replace(".", r"\.")
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """The sha256 of a file, in hex."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def save(model: Model[Any], path: str | os.PathLike[str], **facts: Any) -> None:
+    """Write a model with its name, classes and licence note to a ``.safetensors`` file that ``load`` takes alone.
+
+    ``facts`` (metrics, settings of the training) are stored beside them, as JSON.
+    """
+    if model.name not in MODELS:
+        raise ValueError(f"only models of the zoo can be saved with their name, got {type(model).__name__}")
+    c = model.categories
+    about = {
+        "model": model.name,
+        "categories": {"names": c.names, "ids": c.ids, "slots": c.slots, "outputs": c.outputs},
+        "licence": model.entry.licence if model.entry else "not stated",
+        **facts,
+    }
+    writer.save_safetensors(path, model.state_dict(), {"chainsight": json.dumps(about)})
+
+
+def load_saved(path: str | os.PathLike[str], device: str | None = None) -> Model[Any]:
+    """A model from the file that ``save`` wrote. Raises WeightsError for any other file."""
+    if not os.path.exists(path):
+        raise WeightsError(f"{path}: there is no such file")
+    metadata = writer.read_metadata(path)
+    if "chainsight" not in metadata:
+        raise WeightsError(f"{path}: not a saved model, only weights: pass a model's name and this file as weights")
+    about = json.loads(metadata["chainsight"])
+    info = model_info(about["model"])
+    c = about["categories"]
+    ids = None if c["ids"] is None else tuple(c["ids"])
+    with init.skip_init():
+        model = info.build(Categories(tuple(c["names"]), ids, tuple(c["slots"]), c["outputs"]))
+    model.name = info.name
+    model.facts = about
+    model.load_state_dict(match_state(model.state_dict(), read(path)).arrays)
+    model.weights_sha256 = sha256_of(path)
+    return model.to(device).eval() if device is not None else model.eval()
