@@ -13,7 +13,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "goldens"
 
 
 def read_cases():
-    spec = importlib.util.spec_from_file_location("function_cases", FOLDER / "cases.py")
+    spec = importlib.util.spec_from_file_location("golden_cases", FOLDER / "cases.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
