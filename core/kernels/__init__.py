@@ -25,7 +25,6 @@ from .reference import max_pool2d_indices as max_pool2d_indices
 from .specs import ConvSpec as ConvSpec
 from .specs import PoolSpec as PoolSpec
 
-
 _FLOAT32 = np.dtype(np.float32)
 _SMALL_PRODUCT = 32768  # multiplications below which NumPy's call costs less
 _SMALL_ACTIVATION = 16384  # elements below which NumPy's calls cost less
