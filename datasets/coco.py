@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..vision.masks import rle_area
 from .cleaning import Problem, problem
 from .files import (
     IMAGE_FOLDERS,
@@ -64,25 +66,24 @@ class COCODataset(ObjectDataset):
         order: dict[Any, int] = {}
         table = ObjectTable()
         seen_keys = set()
-        number = -1
-        for key, item in iterate_arrays(path, {"images", "annotations", "categories"}):
+        count = 0
+        for key, items in iterate_arrays(path, {"images", "annotations", "categories"}, "segmentation"):
             seen_keys.add(key)
-            if not isinstance(item, dict):
-                raise ValueError(f"{path}: expected objects in {key!r}, found {str(item)[:60]!r}")
+            if not all(isinstance(item, dict) for item in items):
+                raise ValueError(f"{path}: expected objects in {key!r}, found {str(items)[:60]!r}")
             if key == "annotations":
-                number += 1
-                _add(table, item, number, order, problems, str(path))
+                first = len(table)
+                added = items
+                if not _add_all(table, items, count, order):
+                    added = [i for n, i in enumerate(items, count) if _add(table, i, n, order, problems, str(path))]
+                for row, item in enumerate(added, first):
+                    if item.get("segmentation") or "keypoints" in item:
+                        _add_outline(table, row, item, table.numbers[row], problems, str(path))
+                count += len(items)
             elif key == "images":
-                identity = item.get("id")
-                if identity is None or "file_name" not in item:
-                    problems.append(problem("unreadable", str(path), None, f"image without id or file_name: {item}"))
-                elif identity in records:
-                    problems.append(problem("unreadable", str(path), None, f"a second image has the id {identity}"))
-                else:
-                    keep = ("file_name", "width", "height")
-                    records[identity] = {k: item[k] for k in keep if k in item}
+                _add_images(records, items, problems, str(path))
             else:
-                categories[int(item["id"])] = item
+                categories |= {int(item["id"]): item for item in items}
         if "images" not in seen_keys:
             raise ValueError(f"{path}: expected COCO JSON with a filled 'images' array")
 
@@ -125,16 +126,52 @@ class COCODataset(ObjectDataset):
         )
 
 
+def _add_images(
+    records: dict[Any, dict[str, Any]], items: list[dict[str, Any]], problems: list[Problem], path: str
+) -> None:
+    for item in items:
+        identity = item.get("id")
+        if identity is None or "file_name" not in item:
+            problems.append(problem("unreadable", path, None, f"image without id or file_name: {item}"))
+        elif identity in records:
+            problems.append(problem("unreadable", path, None, f"a second image has the id {identity}"))
+        else:
+            records[identity] = {key: item[key] for key in ("file_name", "width", "height") if key in item}
+
+
+def _add_all(table: ObjectTable, items: list[dict[str, Any]], number: int, order: dict[Any, int]) -> bool:
+    """Append many annotations column by column; False, and nothing is appended, when one of them is not well-formed."""
+    try:
+        boxes = np.array([item["bbox"] for item in items])
+        images = [item["image_id"] for item in items]
+        labels = [item["category_id"] for item in items]
+        ids = [item["id"] for item in items]
+        areas = [float(item["area"]) for item in items]
+        ignore = [bool(item.get("iscrowd") or item.get("ignore")) for item in items]
+        if boxes.shape != (len(items), 4) or boxes.dtype.kind not in "if":
+            return False
+        if not all(type(v) is int for v in labels) or not all(type(v) is int for v in ids):
+            return False
+        positions = [order.setdefault(image, len(order)) for image in images]
+    except (KeyError, TypeError, ValueError):
+        return False
+    boxes = boxes.astype(np.float64)
+    boxes[:, 2:] += boxes[:, :2]
+    table.extend(positions, labels, boxes, number, ignore=ignore, ids=ids, areas=areas)
+    return True
+
+
 def _add(
     table: ObjectTable, item: dict[str, Any], number: int, order: dict[Any, int], problems: list[Problem], path: str
-) -> None:
-    """Append one COCO annotation; labels are category ids and images positions in ``order`` until the file's end."""
+) -> bool:
+    """Append one annotation, whatever it looks like; False, and a problem, when it cannot be used."""
     try:
         image, category = item["image_id"], int(item["category_id"])
         outline = item.get("segmentation")
         box = item.get("bbox")
-        if not box and isinstance(outline, list) and outline:
-            points = np.concatenate([np.asarray(ring, np.float64).reshape(-1, 2) for ring in outline])
+        if not box and outline and not isinstance(outline, dict):
+            rings = json.loads(outline) if isinstance(outline, str) else outline
+            points = np.concatenate([np.asarray(ring, np.float64).reshape(-1, 2) for ring in rings])
             box = [*points.min(0), *(points.max(0) - points.min(0))]
         x, y, w, h = box or ()
         area = item.get("area")
@@ -143,7 +180,7 @@ def _add(
             category,
             (x, y, x + w, y + h),
             number,
-            ignore=bool(item.get("iscrowd", 0)) or bool(item.get("ignore", 0)),
+            ignore=bool(item.get("iscrowd") or item.get("ignore")),
             identity=item["id"] if isinstance(item.get("id"), int) else -1,
             area=-1.0 if area is None else float(area),
         )
@@ -151,35 +188,49 @@ def _add(
         shown = {k: item[k] for k in ("id", "image_id", "category_id", "bbox") if k in item}
         message = f"expected image_id, category_id and bbox of four numbers, got {shown} ({error!r})"
         problems.append(problem("unreadable", path, number, message))
-        return
-    if isinstance(outline, dict):
-        try:
+        return False
+    return True
+
+
+def _add_outline(
+    table: ObjectTable, row: int, item: dict[str, Any], number: int, problems: list[Problem], path: str
+) -> None:
+    """Give an appended annotation its polygons, run-length mask and keypoints, as far as they are well-formed."""
+    outline, points = item.get("segmentation"), item.get("keypoints")
+    where = f"annotation id {item.get('id')}"
+    try:
+        if isinstance(outline, dict):
             height, width = outline["size"]
-            table.add_rle((int(height), int(width)), outline["counts"])
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            problems.append(
-                problem("unreadable", path, number, f"run-length mask, annotation id {item.get('id')}: {error!r}")
-            )
-    elif outline:
-        rings = outline if isinstance(outline[0], list) else [outline]
-        for ring in rings:
-            if len(ring) < 6 or len(ring) % 2:
-                message = f"a polygon of {len(ring)} numbers, annotation id {item.get('id')}"
-                problems.append(problem("unreadable", path, number, message))
-                continue
-            try:
-                table.add_ring(ring)
-            except TypeError as error:
-                problems.append(
-                    problem("unreadable", path, number, f"polygon, annotation id {item.get('id')}: {error}")
-                )
-    points = item.get("keypoints")
+            counts = outline["counts"]
+            runs = counts.encode() if isinstance(counts, str) else np.asarray(counts, np.uint32)
+            rle = {"size": [int(height), int(width)], "counts": runs}
+            rle_area(rle)  # raises when the runs do not fill the size
+            table.add_rle(row, rle)
+        elif isinstance(outline, str) and _is_plain(outline):
+            table.add_rings_text(row, outline)
+        elif outline:
+            rings = json.loads(outline) if isinstance(outline, str) else outline
+            rings = rings if not rings or isinstance(rings[0], list) else [rings]
+            good = [ring for ring in rings if len(ring) >= 6 and len(ring) % 2 == 0]
+            for ring in (r for r in rings if r not in good):
+                problems.append(problem("unreadable", path, number, f"a polygon of {len(ring)} numbers, {where}"))
+            if good:
+                np.array([v for ring in good for v in ring], np.float32)  # are these numbers?
+                table.add_rings_text(row, json.dumps(good))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        problems.append(problem("unreadable", path, number, f"segmentation, {where}: {error!r}"))
     if points:
-        if len(points) % 3:
-            message = f"{len(points)} keypoint numbers, expected 3 a keypoint, annotation id {item.get('id')}"
+        try:
+            table.add_keypoints(row, np.asarray(points, np.float32).reshape(-1, 3))
+        except (TypeError, ValueError):
+            message = f"keypoints, {where}: expected x, y, visibility of each, got {str(points)[:60]}"
             problems.append(problem("unreadable", path, number, message))
-        else:
-            table.add_keypoints(np.asarray(points, np.float32).reshape(-1, 3))
+
+
+def _is_plain(text: str) -> bool:
+    """Whether the JSON text is one polygon with an even number of at least 6 numbers: nothing to look at closer."""
+    commas = text.count(",")
+    return commas >= 5 and commas % 2 == 1 and text.count("[") == 2
 
 
 def _existing(
@@ -239,7 +290,7 @@ def find_images(path: Path, names: list[str]) -> Path:
 
 
 def is_coco(path: Path) -> bool:
-    """Whether a JSON file looks like COCO's: two of its three arrays are named in the first megabyte."""
+    """Whether a JSON file looks like COCO's: its arrays are named in the first megabyte."""
     try:
         with path.open(encoding="utf-8-sig", errors="replace") as file:
             head = file.read(1 << 16)
@@ -250,7 +301,7 @@ def is_coco(path: Path) -> bool:
                 found |= set(_KEYS.findall(head + file.read(1 << 20)))
     except OSError:
         return False
-    return "annotations" in found or len(found) >= 2
+    return "annotations" in found or len(found) >= 2 or ("images" in found and '"file_name"' in head)
 
 
 def _usable(files: Iterable[Path]) -> list[Path]:

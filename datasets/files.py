@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -148,10 +150,17 @@ def header_size(path: str | Path) -> tuple[int, int]:
 def stored_size(path: str | Path) -> tuple[tuple[int, int], int]:
     """((height, width) as stored, EXIF orientation 1..8) of an image, from its header alone."""
     try:
-        with Image.open(path) as image:
-            return (image.height, image.width), int(image.getexif().get(0x0112, 1) or 1)
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # nothing is decoded here
+            image = Image.open(path)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise ValueError(f"{path}: cannot read the image's size: {error}") from error
+    with image:
+        try:
+            orientation = image.getexif().get(0x0112, 1)
+        except (OSError, SyntaxError, ValueError, TypeError, KeyError, EOFError, struct.error):
+            orientation = 1  # a damaged EXIF block says nothing about the pixels
+        return (image.height, image.width), orientation if orientation in range(1, 9) else 1
 
 
 def undo_rotation(image: np.ndarray, orientation: int) -> np.ndarray:

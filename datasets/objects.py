@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from array import array
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..vision.image import read_image
-from ..vision.masks import polygons_to_mask, rle_decode
+from ..vision.masks import decode_rle, polygons_to_mask
 from ..vision.sample import Sample
 from .cleaning import Problem, clean_boxes, log, problem, report
 from .dataset import DETECTION, INSTANCE, KEYPOINTS, Annotations, Dataset
@@ -28,6 +29,7 @@ class ObjectTable:
         self.boxes, self.areas, self.ignore = array("d"), array("f"), array("b")
         self.keypoints: dict[int, np.ndarray] = {}
         self.rles: dict[int, dict[str, Any]] = {}
+        self.texts: dict[int, str] = {}
         self.coordinates, self.ring_ends, self.first_rings = array("f"), array("q"), array("q")
 
     def __len__(self) -> int:
@@ -55,6 +57,27 @@ class ObjectTable:
         self.areas.append(area)
         self.first_rings.append(len(self.ring_ends))
 
+    def extend(
+        self,
+        images: list[int],
+        labels: list[int],
+        boxes: np.ndarray,
+        first_number: int,
+        *,
+        ignore: list[bool],
+        ids: list[int],
+        areas: list[float],
+    ) -> None:
+        """Append many objects at once, numbered from ``first_number``; ``boxes`` is (n, 4) xyxy."""
+        self.boxes.frombytes(np.ascontiguousarray(boxes, np.float64).tobytes())
+        self.images.extend(images)
+        self.labels.extend(labels)
+        self.numbers.extend(range(first_number, first_number + len(images)))
+        self.ignore.extend(ignore)
+        self.ids.extend(ids)
+        self.areas.extend(areas)
+        self.first_rings.extend([len(self.ring_ends)] * len(images))
+
     def assign(self, images: np.ndarray, labels: np.ndarray) -> None:
         """Replace the image and the label of every object; image -1 drops the object."""
         self.images, self.labels = (
@@ -67,16 +90,17 @@ class ObjectTable:
         self.coordinates.fromlist(xy)
         self.ring_ends.append(len(self.coordinates))
 
-    def add_rle(self, size: tuple[int, int], counts: Any) -> None:
-        """Give the last object a COCO run-length mask: ``counts`` a list of runs or the compressed string."""
-        runs = counts.encode() if isinstance(counts, str) else counts
-        if not isinstance(runs, bytes):
-            runs = np.asarray(runs, np.uint32)
-        self.rles[len(self) - 1] = {"size": list(size), "counts": runs}
+    def add_rings_text(self, row: int, text: str) -> None:
+        """Give object ``row`` the JSON text of its polygons, parsed when they are asked for."""
+        self.texts[row] = text
 
-    def add_keypoints(self, points: np.ndarray) -> None:
-        """Give the last object (k, 3) keypoints: x, y, visibility."""
-        self.keypoints[len(self) - 1] = points
+    def add_rle(self, row: int, rle: dict[str, Any]) -> None:
+        """Give object ``row`` a COCO run-length mask: size, and counts as bytes (compressed) or array of runs."""
+        self.rles[row] = rle
+
+    def add_keypoints(self, row: int, points: np.ndarray) -> None:
+        """Give object ``row`` (k, 3) keypoints: x, y, visibility."""
+        self.keypoints[row] = points
 
 
 class Outlines:
@@ -88,15 +112,20 @@ class Outlines:
         )
         self.ring_ends = np.array(table.ring_ends, np.int64)
         self.first_rings = np.append(np.array(table.first_rings, np.int64), len(self.ring_ends))
-        self.rles = table.rles
+        self.rles, self.texts = table.rles, table.texts
 
     def present(self, rows: np.ndarray) -> np.ndarray:
         """(n,) bool: which of the rows have a polygon or a run-length mask."""
         polygons = self.first_rings[rows + 1] > self.first_rings[rows]
-        return polygons | np.isin(rows, np.fromiter(self.rles, np.int64, len(self.rles)))
+        for others in (self.rles, self.texts):
+            polygons |= np.isin(rows, np.fromiter(others, np.int64, len(others)))
+        return polygons
 
     def polygons(self, row: int) -> list[np.ndarray]:
         """The object's polygons, each (k, 2) float32 x, y; empty for a run-length mask."""
+        text = self.texts.get(row)
+        if text is not None:
+            return [np.array(ring, np.float32).reshape(-1, 2) for ring in json.loads(text)]
         ends = self.ring_ends
         first, last = self.first_rings[row], self.first_rings[row + 1]
         starts = [int(ends[r - 1]) if r else 0 for r in range(first, last)]
@@ -107,7 +136,7 @@ class Outlines:
         height, width = size
         rle = self.rles.get(row)
         if rle is not None:
-            stored = rle_decode(rle).astype(bool)
+            stored = decode_rle(rle)
             if stored.shape == size:
                 return stored
             mask = np.zeros(size, bool)
@@ -116,7 +145,7 @@ class Outlines:
             return mask
         polygons = self.polygons(row)
         if polygons:
-            return polygons_to_mask([p * scale for p in polygons], height, width).astype(bool)
+            return polygons_to_mask([p * scale for p in polygons], size)
         mask = np.zeros(size, bool)
         x0, y0, x1, y1 = (round(float(v)) for v in box)
         mask[y0:y1, x0:x1] = True
@@ -172,7 +201,7 @@ class ObjectDataset(Dataset):
             named = message if ids[at] < 0 else f"{message}, annotation id {ids[at]}"
             problems.append(problem(kind, self._place(int(owners[at])), int(numbers[at]), named))
 
-        self.outlines = Outlines(table) if table.ring_ends or table.rles else None
+        self.outlines = Outlines(table) if table.ring_ends or table.rles or table.texts else None
         if self.outlines is not None:
             for at in np.flatnonzero(cleaned.keep & ~self.outlines.present(rows)):
                 problems.append(

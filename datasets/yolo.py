@@ -123,7 +123,7 @@ def _read(
                 xyv[:, : keypoint_shape[1]] = np.reshape(values[4:], keypoint_shape)
                 if keypoint_shape[1] == 2:
                     xyv[(xyv[:, :2] == 0).all(1), 2] = 0
-                table.add_keypoints(xyv)
+                table.add_keypoints(len(table) - 1, xyv)
         elif not points and len(values) >= 6 and len(values) % 2 == 0:
             xs, ys = values[0::2], values[1::2]
             table.add(image, int(label), (min(xs), min(ys), max(xs), max(ys)), number)
