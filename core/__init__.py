@@ -1,6 +1,6 @@
 """The autograd core: Tensors on NumPy or CuPy arrays, differentiable functions, layers and optimizers."""
 
-from . import functions
+from . import functions, kernels
 from .device import generator, get_namespace, register_namespace, seed, to_device, to_numpy
 from .function import Function, backward, debug_mode, grad, is_recording, no_grad
 from .tensor import Buffer, Parameter, Tensor
@@ -17,6 +17,7 @@ __all__ = [
     "get_namespace",
     "grad",
     "is_recording",
+    "kernels",
     "no_grad",
     "register_namespace",
     "seed",

@@ -1,0 +1,32 @@
+"""Scoring any model on any data set of its task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .datasets import Dataset
+from .datasets import open as open_dataset
+from .evaluations.runner import Evaluation
+from .vision.model import Classifier, Detector, Model
+
+
+def evaluate(model: Model[Any], data: Dataset | str, *, score_threshold: float | None = None, **options: Any) -> Evaluation:
+    """The metrics of a model on a data set, or on the data at ``PATH`` or ``PATH@SPLIT``.
+
+    Detectors get COCO's numbers, segmenters the mean IoU and accuracies, classifiers the top-1 and top-5 accuracy.
+    ``score_threshold`` is the least score that counts; None means the model's published evaluation settings. ``options``
+    are those of the task's function in ``chainsight.evaluations``. Raises ValueError for data without the model's
+    classes.
+    """
+    dataset = open_dataset(data) if isinstance(data, str) else data
+    if isinstance(model, Detector):
+        from .evaluations.on_dataset import evaluate_boxes
+
+        return evaluate_boxes(model, dataset, score_threshold=score_threshold, **options)
+    if isinstance(model, Classifier):
+        from .evaluations.imagenet import evaluate_classifier
+
+        return evaluate_classifier(model, dataset, **options)
+    from .evaluations.semantic_segmentation import evaluate_semantic
+
+    return evaluate_semantic(model, dataset, **options)
