@@ -108,7 +108,10 @@ def conv2d_weight_grad(x: Array, gy: Array, w_shape: tuple[int, ...], spec: Conv
 
 
 def max_pool2d(x: Array, spec: PoolSpec, need_state: bool = True) -> tuple[Array, PoolState]:
-    """The largest value of each window, and what ``max_pool2d_grad`` needs (not noted unless ``need_state``)."""
+    """The largest value of each window, and what ``max_pool2d_grad`` needs (not noted unless ``need_state``).
+
+    The reference keeps NaN and -inf; oneDNN skips NaN, and its least result is the lowest finite float32.
+    """
     if _fast(x) and (found := onednn.pool2d(x, spec, "max", need_state)) is not None:
         return found[0], PoolState(spec, found[1], True)
     y, taps = reference.max_pool2d(x, spec)
