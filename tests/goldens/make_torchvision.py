@@ -141,23 +141,28 @@ def inputs(name: str, image: np.ndarray, dtype: torch.dtype = torch.float32) -> 
 
 
 def sigmoid_shift(logits: np.ndarray, threshold: float, wanted: int = 200) -> np.ndarray:
-    """What to add to all logits (positions, channels) so that `wanted` scores pass the threshold."""
-    level = np.log(threshold / (1 - threshold)) - np.sort(logits, None)[-wanted]
+    """What to add to all logits (positions, channels) so that `wanted` scores pass, the last not barely."""
+    level = np.log(threshold / (1 - threshold)) - np.sort(logits, None)[-wanted - 1 : -wanted + 1].mean()
     return np.full(logits.shape[1], level, np.float32)
 
 
 def background_shift(logits: np.ndarray, threshold: float, share: float) -> np.ndarray:
     """What to add to the background's logits, class 0 of every 91, so that about `share` scores per row pass."""
     rows = logits.reshape(-1, 91).astype(np.float64)
-    low, high = -20.0, 40.0
-    for _ in range(30):
-        moved = rows + np.eye(91)[0] * (low + high) / 2
+
+    def margins(level: float) -> np.ndarray:
+        moved = rows + np.eye(91)[0] * level
         scores = np.exp(moved - moved.max(1, keepdims=True))
-        scores /= scores.sum(1, keepdims=True)
-        passing = (scores[:, 1:] > threshold).sum()
-        low, high = ((low + high) / 2, high) if passing > share * len(rows) else (low, (low + high) / 2)
+        return scores[:, 1:] / scores.sum(1, keepdims=True) - threshold
+
+    low, high = -20.0, 40.0
+    for _ in range(20):
+        middle = (low + high) / 2
+        low, high = (middle, high) if (margins(middle) > 0).sum() > share * len(rows) else (low, middle)
+    # Here one score is just at the threshold: go to where the nearest one is farthest.
+    level = max(np.linspace(high, high + 0.1, 40), key=lambda level: abs(margins(level)).min())
     shift = np.zeros((logits.shape[1] // 91, 91), np.float32)
-    shift[:, 0] = low
+    shift[:, 0] = level
     return shift.ravel()
 
 
