@@ -159,7 +159,7 @@ class Tensor:
         if self.size <= 20:
             text = np.array2string(values, separator=", ", precision=6).replace("\n", "\n       ")
         elif values.dtype.kind == "f":
-            finite = values[np.isfinite(values)]
+            finite = values[np.isfinite(values)].astype(np.float64)
             text = (
                 f"mean {finite.mean():.4g}, std {finite.std():.4g}, {finite.min():.4g} .. {finite.max():.4g}"
                 if finite.size
