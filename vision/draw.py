@@ -28,19 +28,20 @@ COCO_SKELETON = (
     + ((5, 6), (11, 12), (5, 11), (6, 12))
     + ((0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6))
 )
-_TONES = ((0.78, 1.0), (0.62, 0.88), (0.95, 0.86), (0.5, 1.0))
+_TONES = ((0.8, 1.0), (0.95, 0.7), (0.45, 1.0))
 _STRIP = 512
 
 
 def class_colour(label: int) -> Colour:
     """The colour of class ``label`` as 8-bit (red, green, blue): always the same, and far from its neighbours'.
 
-    Hues follow the golden angle, so any number of classes spreads evenly over the circle.
+    Hues follow the golden angle, so any number of classes spreads evenly over the circle; three tones take turns, so
+    classes whose hues come close (8, 13 or 21 apart) differ in tone.
 
     >>> class_colour(0) == class_colour(0) != class_colour(1)
     True
     """
-    saturation, value = _TONES[label % len(_TONES)]
+    saturation, value = _TONES[(label + label // 21) % len(_TONES)]
     red, green, blue = colorsys.hsv_to_rgb((0.98 + 0.618034 * label) % 1.0, saturation, value)
     return round(255 * red), round(255 * green), round(255 * blue)
 
@@ -77,7 +78,7 @@ def draw_detections(
     """
     if image.shape[:2] != tuple(detections.image_size):
         raise ValueError(f"expected an image of size {tuple(detections.image_size)}, got {image.shape[:2]}")
-    canvas = image.copy()
+    canvas = np.array(image)
     height, width = canvas.shape[:2]
     line, letters = _sizes(height, width, len(detections))
     rising = np.argsort(detections.scores, kind="stable")
@@ -93,7 +94,7 @@ def draw_detections(
             _keypoints(canvas, detections.keypoints[i], joints, colours[i], line)
 
     face = _font(font, letters)
-    tags: list[tuple[_Rect, str, Colour]] = []
+    tags: list[tuple[_Rect, str, Colour, np.ndarray]] = []
     for i in rising[::-1]:
         name = detections.categories[int(detections.labels[i])]
         fits = (text for text in ([f"{name} {detections.scores[i]:.2f}"] if scores else []) + [name])
@@ -101,9 +102,11 @@ def draw_detections(
             size = _tag_size(text, face)
             if size[0] <= width and size[1] <= height:
                 place = _place(detections.boxes[i], size, [tag[0] for tag in tags], width, height, line)
-                tags.append((place, text, colours[i]))
+                tags.append((place, text, colours[i], detections.boxes[i]))
                 break
-    for rect, text, colour in reversed(tags):
+    for rect, _, colour, box in tags:
+        _leader(canvas, rect, box, colour, line)
+    for rect, text, colour, _ in reversed(tags):
         _tag(canvas, rect, text, colour, face)
     return canvas
 
@@ -122,24 +125,26 @@ def draw_segmentation(
         raise ValueError(f"expected a label map of the image's size {image.shape[:2]}, got {labels.shape}")
     height, width = labels.shape
     line, letters = _sizes(height, width, 0)
+    none = len(categories)
     painted = np.array([name.strip("_").lower() != "background" for name in categories] + [False])
-    table = np.array([class_colour(k) for k in range(len(categories))] + [(0, 0, 0)], np.float32)
-    canvas = image.copy()
+    table = np.array([class_colour(k) for k in range(none)] + [(0, 0, 0)], np.float32)
+    # Everything unpainted becomes one class, so that no outline is drawn inside it.
+    index = np.where((labels >= 0) & (labels < none), labels, none).astype(np.int32)
+    index = np.where(painted, np.arange(none + 1), none).astype(np.int32)[index]
+    canvas = np.array(image)
     for top in range(0, height, _STRIP):
         rows = slice(top, top + _STRIP)
-        known = (labels[rows] >= 0) & (labels[rows] < len(categories))
-        index = np.where(known, labels[rows], len(categories))
-        weight = opacity * painted[index][..., None].astype(np.float32)
-        canvas[rows] = (canvas[rows] * (1 - weight) + table[index] * weight + 0.5).astype(np.uint8)
+        weight = opacity * painted[index[rows]][..., None].astype(np.float32)
+        canvas[rows] = (canvas[rows] * (1 - weight) + table[index[rows]] * weight + 0.5).astype(np.uint8)
     edge = np.zeros((height, width), np.uint8)
-    edge[:, 1:] |= labels[:, 1:] != labels[:, :-1]
-    edge[1:] |= labels[1:] != labels[:-1]
+    edge[:, 1:] |= index[:, 1:] != index[:, :-1]
+    edge[1:] |= index[1:] != index[:-1]
     if line > 2:
-        edge = cv2.dilate(edge, np.ones((line // 2, line // 2), np.uint8))
+        cv2.dilate(edge, np.ones((line // 2, line // 2), np.uint8), dst=edge)
     canvas[edge > 0] = 255
     face = _font(font, letters)
     taken: list[_Rect] = []
-    for k, (x, y) in _label_points(labels, painted):
+    for k, (x, y) in _label_points(index, painted):
         size = _tag_size(categories[k], face)
         if size[0] <= width and size[1] <= height:
             left, top = x - size[0] // 2, y - size[1] // 2
@@ -160,7 +165,7 @@ def _label_points(labels: np.ndarray, painted: np.ndarray) -> list[tuple[int, tu
     for k in np.unique(small):
         inside = small == k
         area = np.count_nonzero(inside)
-        if 0 <= k < len(painted) - 1 and painted[k] and area * 200 >= inside.size:
+        if painted[k] and area * 200 >= inside.size:
             # The border of zeros keeps the point away from the edge of the image as well.
             depth = cv2.distanceTransform(np.pad(inside.astype(np.uint8), 1), cv2.DIST_L2, 3)[1:-1, 1:-1]
             y, x = np.unravel_index(int(depth.argmax()), depth.shape)
@@ -214,24 +219,42 @@ def _tag(canvas: np.ndarray, rect: _Rect, text: str, colour: Colour, font: _Font
 
 
 def _place(box: np.ndarray, size: tuple[int, int], taken: list[_Rect], width: int, height: int, line: int) -> _Rect:
-    """Where the tag of ``box`` goes: of a dozen places at the box, all inside the image, the one that covers least."""
+    """Where the tag of ``box`` goes: of the places near the box and inside the image, the one that covers least."""
     x1, y1, x2, y2 = (round(float(v)) for v in box)
     w, h = size
     half = line // 2
     left, right = x1 - half, x2 + half + 1 - w
-    rows = [y1 - half - h, y1 + half + 1, y2 + half + 1, y2 - half - h]
+    above, below = y1 - half - h, y2 + half + 1
+    rows = [above, y1 + half + 1, below, y2 - half - h]
     if x2 - x1 < w + 2 * line or y2 - y1 < 2 * h:
-        rows = [rows[0], rows[2], rows[1], rows[3]]  # Inside a small box the tag would hide the object.
-    best, least = (0, 0, w, h), float("inf")
-    for order, (top, start) in enumerate((top, start) for start in (left, right, (left + right) // 2) for top in rows):
-        moved_left, moved_top = min(max(start, 0), width - w), min(max(top, 0), height - h)
-        rect = (moved_left, moved_top, moved_left + w, moved_top + h)
-        # Covered letters count most, then being pushed away from the place, then the order of preference.
-        pushed = abs(moved_left - start) + abs(moved_top - top)
-        cost = sum(_overlap(rect, other) for other in taken) / (w * h) + pushed / (4 * h) + 0.02 * order
-        if cost < least:
-            best, least = rect, cost
-    return best
+        rows = [above, below, y1 + half + 1, y2 - half - h]  # Inside a small box the tag would hide the object.
+    # In a crowd tags stack up away from their boxes.
+    rows += [row for k in range(1, 7) for row in (above - k * (h + 1), below + k * (h + 1))]
+    starts = np.repeat([left, right, (left + right) // 2], len(rows))
+    tops = np.tile(rows, 3)
+    order = np.where(starts == left, 0, 1) + 4 * (np.tile(np.maximum(np.arange(len(rows)) - 2, 0), 3) // 2)
+    rects = np.stack([np.clip(starts, 0, width - w), np.clip(tops, 0, height - h)], 1)
+    # Covered letters count most, then being pushed away from the place, then the order of preference.
+    pushed = np.abs(rects[:, 0] - starts) + np.abs(rects[:, 1] - tops)
+    rects = np.concatenate([rects, rects + size], 1)
+    cost = pushed / (4 * h) + 0.02 * order + 0.001 * np.arange(len(order))
+    if taken:
+        others = np.array(taken)
+        shared = np.minimum(rects[:, None, 2:], others[:, 2:]) - np.maximum(rects[:, None, :2], others[:, :2])
+        covered = np.maximum(shared, 0).prod(2).sum(1) / (w * h)
+        cost = cost + 3 * covered + 0.3 * (covered > 0)
+    x, y, right, bottom = rects[cost.argmin()].tolist()
+    return x, y, right, bottom
+
+
+def _leader(canvas: np.ndarray, rect: _Rect, box: np.ndarray, colour: Colour, line: int) -> None:
+    """A thin line from a tag to its box, when the two lie apart."""
+    x1, y1, x2, y2 = (round(float(v)) for v in box)
+    x = min(max((max(x1, rect[0]) + min(x2, rect[2])) // 2, rect[0]), rect[2])
+    if rect[3] < y1 - line - 1:
+        cv2.line(canvas, (x, rect[3]), (min(max(x, x1), x2), y1), colour, max(1, line // 2), cv2.LINE_AA)
+    elif rect[1] > y2 + line + 1:
+        cv2.line(canvas, (x, rect[1]), (min(max(x, x1), x2), y2), colour, max(1, line // 2), cv2.LINE_AA)
 
 
 def _overlap(a: _Rect, b: _Rect) -> int:

@@ -398,7 +398,8 @@ class Classification:
         self.probabilities, self.categories = np.asarray(self.probabilities, np.float32), tuple(self.categories)
         if self.probabilities.shape != (len(self.categories),) or not len(self.categories):
             raise ValueError(
-                f"expected one probability for each of {len(self.categories)} categories, got {self.probabilities.shape}"
+                f"expected one probability for each of {len(self.categories)} categories, "
+                f"got {self.probabilities.shape}"
             )
         if not np.isfinite(self.probabilities).all():
             raise ValueError("expected finite probabilities, got NaN or infinity; are the weights or the image broken?")
