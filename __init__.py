@@ -28,7 +28,27 @@ _PUBLIC = {  # name: (module, attribute); resolved at first use, so that importi
     "show_config": (".config", "show_config"),
 }
 
-__all__ = ["__version__", *_PUBLIC]
+__all__ = [
+    "Categories",
+    "Classification",
+    "Dataset",
+    "Detections",
+    "DownloadError",
+    "ImageError",
+    "Sample",
+    "SegmentationMap",
+    "WeightsError",
+    "__version__",
+    "core",
+    "datasets",
+    "evaluate",
+    "list_models",
+    "load",
+    "model_info",
+    "read_image",
+    "set_num_threads",
+    "show_config",
+]
 
 if TYPE_CHECKING:
     from . import core, datasets

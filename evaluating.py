@@ -10,7 +10,9 @@ from .evaluations.runner import Evaluation
 from .vision.model import Classifier, Detector, Model
 
 
-def evaluate(model: Model[Any], data: Dataset | str, *, score_threshold: float | None = None, **options: Any) -> Evaluation:
+def evaluate(
+    model: Model[Any], data: Dataset | str, *, score_threshold: float | None = None, **options: Any
+) -> Evaluation:
     """The metrics of a model on a data set, or on the data at ``PATH`` or ``PATH@SPLIT``.
 
     Detectors get COCO's numbers, segmenters the mean IoU and accuracies, classifiers the top-1 and top-5 accuracy.

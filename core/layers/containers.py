@@ -36,11 +36,12 @@ class Sequential(Module):
             module = modules[i]
             i += 1
             if isinstance(module, (Conv2d, Linear)):
-                norm = activation = None
-                if i < len(modules) and isinstance(module, Conv2d) and isinstance(modules[i], BatchNorm):
-                    norm, i = modules[i], i + 1
-                if i < len(modules) and isinstance(modules[i], Activation):
-                    activation, i = modules[i], i + 1
+                norm: BatchNorm | None = None
+                activation: Activation | None = None
+                if isinstance(module, Conv2d) and i < len(modules) and isinstance(following := modules[i], BatchNorm):
+                    norm, i = following, i + 1
+                if i < len(modules) and isinstance(following := modules[i], Activation):
+                    activation, i = following, i + 1
                 x = module.fused(x, norm, activation) if isinstance(module, Conv2d) else module.fused(x, activation)
             else:
                 x = module(x)

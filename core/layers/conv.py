@@ -52,7 +52,7 @@ class Conv2d(Module):
     def fused(
         self,
         x: Tensor,
-        norm: Module | None = None,
+        norm: BatchNorm | None = None,
         activation: Activation | None = None,
         residual: Tensor | None = None,
     ) -> Tensor:
@@ -60,11 +60,11 @@ class Conv2d(Module):
 
         A norm with fixed statistics is folded into the weights, also while a graph is recorded.
         """
-        fixed = norm is None or (isinstance(norm, BatchNorm) and norm.fixed)
+        fixed = norm is None or norm.fixed
         if fixed and not is_recording():
             return self._infer(x, norm, activation, residual)
         if norm is not None and fixed:
-            scale, shift = norm.scale_shift()  # type: ignore[operator]
+            scale, shift = norm.scale_shift()
             weight = self.weight * scale.reshape(-1, 1, 1, 1)
             y = Conv2dFunction(self.spec)(x, weight, shift if self.bias is None else self.bias * scale + shift)
         else:
@@ -75,24 +75,27 @@ class Conv2d(Module):
             y = y + residual
         return y if activation is None else activation(y)
 
-    def _infer(self, x: Tensor, norm: Module | None, activation: Activation | None, residual: Tensor | None) -> Tensor:
+    def _infer(
+        self, x: Tensor, norm: BatchNorm | None, activation: Activation | None, residual: Tensor | None
+    ) -> Tensor:
         if x.ndim != 4 or x.shape[1] != self.weight.shape[1] * self.spec.groups:
             expected = self.weight.shape[1] * self.spec.groups
             raise ValueError(
                 f"Conv2d: expected x (batch, {expected}, height, width) for weight {self.weight.shape}, got {x.shape}"
             )
+        absorbed = None if activation is None else activation.kernel
         tensors: list[Tensor] = [self.weight] if self.bias is None else [self.weight, self.bias]
-        if isinstance(norm, BatchNorm):
+        if norm is not None:
             tensors += norm.tensors
 
         def make() -> kernels.FusedConv2d:
             w, b = self.weight.data, None if self.bias is None else self.bias.data
-            if isinstance(norm, BatchNorm):
+            if norm is not None:
                 scale, shift = (t.data for t in norm.scale_shift())
                 w, b = w * scale.reshape(-1, 1, 1, 1), shift if b is None else b * scale + shift
-            return kernels.FusedConv2d(w, b, self.spec, activation and activation.kernel)
+            return kernels.FusedConv2d(w, b, self.spec, absorbed)
 
-        kernel = self.packed.get((norm and id(norm), activation and activation.kernel, x.dtype), tensors, make)
+        kernel = self.packed.get((id(norm), absorbed, x.dtype), tensors, make)
         return wrap(kernel(x.data, None if residual is None else residual.data))
 
     def describe(self) -> str:

@@ -33,12 +33,13 @@ class Linear(Module):
         if is_recording() or x.shape[-1] != self.weight.shape[1]:
             y = F.linear(x, self.weight, self.bias)
             return y if activation is None else activation(y)
+        absorbed = None if activation is None else activation.kernel
         tensors: list[Tensor] = [self.weight] if self.bias is None else [self.weight, self.bias]
         bias = None if self.bias is None else self.bias.data
         kernel = self.packed.get(
-            (activation and activation.kernel, x.dtype),
+            (absorbed, x.dtype),
             tensors,
-            lambda: kernels.FusedLinear(self.weight.data, bias, activation and activation.kernel),
+            lambda: kernels.FusedLinear(self.weight.data, bias, absorbed),
         )
         return wrap(kernel(x.data))
 
