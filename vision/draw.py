@@ -302,10 +302,16 @@ def _blend(
     canvas: np.ndarray, rows: slice, columns: slice, inside: np.ndarray | None, colour: Colour, opacity: float
 ) -> None:
     region = canvas[rows, columns]
-    mixed = (region * np.float32(1 - opacity) + np.float32(opacity) * np.array(colour, np.float32) + 0.5).astype(
-        np.uint8
-    )
-    region[:] = mixed if inside is None else np.where(inside[..., None], mixed, region)
+    if region.size == 0:
+        return
+    # The mixture as a table of 256 entries a channel.
+    levels = np.arange(256, dtype=np.float32)[:, None]
+    table = (levels * (1 - opacity) + opacity * np.array(colour, np.float32) + 0.5).astype(np.uint8)
+    mixed = cv2.LUT(region, table[:, None])
+    if inside is None:
+        region[:] = mixed
+    else:
+        cv2.copyTo(mixed, inside.view(np.uint8), region)
 
 
 def _keypoints(
