@@ -1,10 +1,13 @@
 """Data sets of every common format behind one type: `open` one, `check` it, `convert` it, download VOC and COCO."""
 
+from .check import CheckReport, check, run_check
 from .classification import ClassificationDataset
 from .cleaning import DirtyDataError, Problem, clean_boxes
 from .coco import COCODataset
+from .convert import convert
 from .csv import CSVDataset
 from .dataset import Annotations, Concatenation, Dataset, Subset
+from .download import download_coco, download_voc
 from .labelme import LabelMeDataset
 from .objects import ObjectDataset
 from .opening import open, splits
@@ -17,6 +20,7 @@ __all__ = [
     "Annotations",
     "COCODataset",
     "CSVDataset",
+    "CheckReport",
     "ClassificationDataset",
     "Concatenation",
     "Dataset",
@@ -30,7 +34,12 @@ __all__ = [
     "VOCDataset",
     "VOCInstanceDataset",
     "YOLODataset",
+    "check",
     "clean_boxes",
+    "convert",
+    "download_coco",
+    "download_voc",
     "open",
+    "run_check",
     "splits",
 ]

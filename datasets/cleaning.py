@@ -97,18 +97,18 @@ def clean_boxes(
     """
     raw = np.asarray(boxes, np.float64).reshape(-1, 4)
     sizes = np.asarray(sizes, np.float64).reshape(-1, 2)
-    finite = np.isfinite(raw).all(1)
+    finite = np.asarray(np.isfinite(raw).all(1))
     ordered = np.where(finite[:, None], raw, 0.0)
-    swapped = finite & (ordered[:, :2] > ordered[:, 2:]).any(1)
+    swapped: np.ndarray = finite & (ordered[:, :2] > ordered[:, 2:]).any(1)
     ordered = np.concatenate(
         [np.minimum(ordered[:, :2], ordered[:, 2:]), np.maximum(ordered[:, :2], ordered[:, 2:])], 1
     )
-    known = (sizes > 0).all(1)
+    known = np.asarray((sizes > 0).all(1))
     limit = np.where(known[:, None], sizes[:, [1, 0, 1, 0]], np.inf)
     low = np.where(known, 0.0, -np.inf)[:, None]
     clipped = np.clip(ordered, low, limit)
-    outside = finite & (np.abs(clipped - ordered) > rounding).any(1)
-    degenerate = finite & ((clipped[:, 2:] - clipped[:, :2]) < min_side).any(1)
+    outside: np.ndarray = finite & (np.abs(clipped - ordered) > rounding).any(1)
+    degenerate: np.ndarray = finite & ((clipped[:, 2:] - clipped[:, :2]) < min_side).any(1)
 
     findings = []
     for index in np.flatnonzero(swapped | outside | degenerate | ~finite):

@@ -173,7 +173,9 @@ def _add(
             rings = json.loads(outline) if isinstance(outline, str) else outline
             points = np.concatenate([np.asarray(ring, np.float64).reshape(-1, 2) for ring in rings])
             box = [*points.min(0), *(points.max(0) - points.min(0))]
-        x, y, w, h = box or ()
+        if not box:
+            raise ValueError("no bbox")
+        x, y, w, h = box
         area = item.get("area")
         table.add(
             order.setdefault(image, len(order)),

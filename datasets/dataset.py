@@ -26,6 +26,7 @@ class Annotations:
     - ``boxes``: (n, 4) float32 xyxy in pixels; ``labels``: (n,) int64; ``ignore``: (n,) bool.
     - ``size``: (height, width) in pixels as annotated, or as the image file's header says.
     - ``ids``: (n,) int64, the data set's own object ids, or None; ``areas``: (n,) float32 in pixels, or None.
+    - ``numbers``: (n,) int64, each object's index in its annotation file counted from 0, or None.
     - ``keypoints``: (n, k, 3) float32 (x, y, visibility), or None.
     - ``label``: class of the whole image (classification), or None.
     - ``image_id``, ``path`` (image file), ``source`` (annotation file): where it came from.
@@ -40,6 +41,7 @@ class Annotations:
     source: str
     ids: np.ndarray | None = None
     areas: np.ndarray | None = None
+    numbers: np.ndarray | None = None
     keypoints: np.ndarray | None = None
     label: int | None = None
 
@@ -138,7 +140,8 @@ class Subset(Dataset):
         wanted = wanted.astype(np.int64).reshape(-1)
         if len(wanted) and not (-len(base) <= wanted.min() and wanted.max() < len(base)):
             raise IndexError(f"{base.name}: indices {wanted.min()}..{wanted.max()} of {len(base)} images")
-        self.base, self.indices = base, wanted % max(len(base), 1)
+        self.base: Dataset = base
+        self.indices: np.ndarray = wanted % max(len(base), 1)
         self.name, self.format, self.source, self.tasks = base.name, base.format, base.source, base.tasks
         self.categories, self.category_ids = base.categories, base.category_ids
         self.keypoint_names, self.problems = base.keypoint_names, base.problems
@@ -160,7 +163,9 @@ class Concatenation(Dataset):
     """
 
     def __init__(self, parts: Sequence[Dataset]) -> None:
-        self.parts = [p for part in parts for p in (part.parts if isinstance(part, Concatenation) else [part])]
+        self.parts: list[Dataset] = []
+        for part in parts:
+            self.parts += part.parts if isinstance(part, Concatenation) else [part]
         self.name = " + ".join(dict.fromkeys(p.name for p in self.parts))
         self.format = " + ".join(dict.fromkeys(p.format for p in self.parts))
         self.source = ", ".join(dict.fromkeys(p.source for p in self.parts))
@@ -194,12 +199,13 @@ class Concatenation(Dataset):
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    def _find(self, index: int) -> tuple[int, int]:
+    def locate(self, index: int) -> tuple[int, int]:
+        """(which part, index in it) of image ``index``."""
         part = int(np.searchsorted(self._ends, index, side="right"))
         return part, index - (int(self._ends[part - 1]) if part else 0)
 
     def load(self, index: int) -> Sample:
-        part, i = self._find(index)
+        part, i = self.locate(index)
         sample, mapping = self.parts[part].load(i), self._maps[part]
         if mapping is None:
             return sample
@@ -216,7 +222,7 @@ class Concatenation(Dataset):
         )
 
     def annotations(self, index: int) -> Annotations:
-        part, i = self._find(index)
+        part, i = self.locate(index)
         found, mapping = self.parts[part].annotations(i), self._maps[part]
         if mapping is None:
             return found

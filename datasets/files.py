@@ -38,13 +38,17 @@ SPLIT_FOLDERS = tuple(w for w in _SPLIT_WORDS if w != "trainval")
 _ORDER = {"train": 0, "val": 1, "test": 2, "trainval": 3}
 
 
+Opener = Callable[..., "Dataset"]
+"""Opens one split; takes ``strict=True`` or ``False``."""
+
+
 @dataclass
 class Layout:
     """A recognised data set on disk: how to open each split (disjoint) and each alternate (overlapping) view."""
 
     format: str
-    splits: dict[str, Callable[[], Dataset]]
-    alternates: dict[str, Callable[[], Dataset]] = field(default_factory=dict)
+    splits: Mapping[str, Opener]
+    alternates: Mapping[str, Opener] = field(default_factory=dict)
 
 
 def split_of(text: str) -> str | None:
@@ -182,12 +186,12 @@ def write_atomically(path: Path, text: str) -> None:
         raise
 
 
-def pick_split(layout: Layout, split: str, source: str) -> Callable[[], Dataset]:
+def pick_split(layout: Layout, split: str, source: str) -> Opener:
     """The opener of ``split``: by exact name, by name in any case, then by meaning (valid = validation = val)."""
-    options: Mapping[str, Callable[[], Dataset]] = {**layout.alternates, **layout.splits}
+    options: dict[str, Opener] = {**layout.alternates, **layout.splits}
     if split in options:
         return options[split]
-    lower = {name.lower(): opener for name, opener in reversed(options.items())}
+    lower = {name.lower(): opener for name, opener in reversed(list(options.items()))}
     if split.lower() in lower:
         return lower[split.lower()]
     wanted = split_of(split)

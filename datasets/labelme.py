@@ -143,7 +143,7 @@ def _ring(kind: str, points: np.ndarray) -> np.ndarray | None:
     if kind == "circle" and len(points) == 2:
         radius = math.dist(points[0], points[1])
         angle = np.linspace(0, 2 * np.pi, _CIRCLE_POINTS, endpoint=False)
-        return points[0] + radius * np.stack([np.cos(angle), np.sin(angle)], 1)
+        return np.stack([points[0, 0] + radius * np.cos(angle), points[0, 1] + radius * np.sin(angle)], 1)
     return None
 
 

@@ -117,9 +117,8 @@ class Outlines:
     def present(self, rows: np.ndarray) -> np.ndarray:
         """(n,) bool: which of the rows have a polygon or a run-length mask."""
         polygons = self.first_rings[rows + 1] > self.first_rings[rows]
-        for others in (self.rles, self.texts):
-            polygons |= np.isin(rows, np.fromiter(others, np.int64, len(others)))
-        return polygons
+        others = np.concatenate([np.fromiter(d, np.int64, len(d)) for d in (self.rles, self.texts)])
+        return np.asarray(polygons | np.isin(rows, others))
 
     def polygons(self, row: int) -> list[np.ndarray]:
         """The object's polygons, each (k, 2) float32 x, y; empty for a run-length mask."""
@@ -203,7 +202,7 @@ class ObjectDataset(Dataset):
 
         self.outlines = Outlines(table) if table.ring_ends or table.rles or table.texts else None
         if self.outlines is not None:
-            for at in np.flatnonzero(cleaned.keep & ~self.outlines.present(rows)):
+            for at in np.flatnonzero(cleaned.keep & ~self.outlines.present(rows)).tolist():
                 problems.append(
                     problem("no mask", self._place(int(owners[at])), int(numbers[at]), "its box is the mask")
                 )
@@ -217,7 +216,7 @@ class ObjectDataset(Dataset):
         areas = np.array(table.areas, np.float32)[self._rows]
         self.areas = areas if len(areas) and areas.min() >= 0 else None
         self.ids = ids[keep] if len(ids) and ids.min() >= 0 else None
-        self._ends = np.searchsorted(owners[keep], np.arange(len(images)), side="right")
+        self._ends: np.ndarray = np.searchsorted(owners[keep], np.arange(len(images)), side="right")
         self._keypoints = self._pack_keypoints(table.keypoints)
         self.tasks = (DETECTION,)
         if self.outlines is not None:
@@ -296,6 +295,7 @@ class ObjectDataset(Dataset):
             source=self.sources[index],
             ids=None if self.ids is None else self.ids[span],
             areas=None if self.areas is None else self.areas[span],
+            numbers=self.numbers[span],
             keypoints=keypoints,
         )
 

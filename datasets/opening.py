@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,15 @@ from .dataset import Concatenation, Dataset
 from .files import IMAGE_FOLDERS, Layout, pick_split, sorted_folders, split_of
 
 # More specific formats first: a COCO set with a labels folder beside it opens as COCO.
-FORMATS = (coco, voc, yolo, labelme, csv, semantic, classification)
+FORMATS: tuple[Callable[[Path], Layout | None], ...] = (
+    coco.find,
+    voc.find,
+    yolo.find,
+    labelme.find,
+    csv.find,
+    semantic.find,
+    classification.find,
+)
 
 _LOOKED_FOR = """looked for
   COCO: *.json with images and annotations here, in annotations/ or in each of train/ valid/ test/
@@ -92,8 +101,8 @@ def recognise(path: Path) -> Layout:
         return _recognise_file(path)
     folder, depth = path, 0
     while True:
-        for adapter in FORMATS:
-            if (layout := adapter.find(folder)) is not None:
+        for find in FORMATS:
+            if (layout := find(folder)) is not None:
                 return layout
         inner = sorted_folders(folder)
         if len(inner) != 1 or depth == 3 or inner[0].name.lower() in {n.lower() for n in IMAGE_FOLDERS}:

@@ -2,9 +2,9 @@
 
 The class names come from a file in the data set:
 
-- ``classes.json``: a list of ``{"index" (or "id", "value"): 3, "name": "road", "color": [r, g, b] (optional)}``, a list
-  of names, or a mapping name -> index or index -> name;
-- ``labels.txt``, ``classes.txt``: one name a line, the first is value 0 (LabelMe's ``__ignore__`` line before it is -1);
+- ``classes.json``: a list of ``{"index" (or "id", "value"): 3, "name": "road", "color": [r, g, b] (optional)}``, a
+  list of names, or a mapping name -> index or index -> name;
+- ``labels.txt``, ``classes.txt``: one name a line, the first is value 0 (LabelMe's ``__ignore__`` before it: -1);
 - ``_classes.csv`` (``Pixel Value, Class``) or ``class_dict.csv`` (``name,r,g,b``: coloured maps).
 
 Values become labels 0..n-1 in ascending order. Value 255, values of classes called unlabeled, void or ignore, and
@@ -17,7 +17,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,8 +48,8 @@ _IGNORED_NAMES = frozenset({"unlabeled", "unlabelled", "void", "ignore", "__igno
 _MAP_SUFFIXES = frozenset({".png", ".bmp", ".tif", ".tiff", ".gif"})
 _MASK_FOLDERS = (
     "masks", "mask", "semantic", "SegmentationClass", "SegmentationClassPNG", "labels", "label", "annotations",
-    "annotation", "ann", "ann_dir", "anns", "gt", "gts", "gtFine", "segmentation", "segmentations", "segmentation_masks",
-    "ground_truth", "groundtruth", "targets", "seg", "trimaps", "label_maps",
+    "annotation", "ann", "ann_dir", "anns", "gt", "gts", "gtFine", "segmentation", "segmentations",
+    "segmentation_masks", "ground_truth", "groundtruth", "targets", "seg", "trimaps", "label_maps",
 )  # fmt: skip
 _IMAGE_FOLDERS = (*IMAGE_FOLDERS, "img_dir", "leftImg8bit", "photos", "rgb", "input", "inputs")
 _MASK_ENDING = re.compile(
@@ -183,7 +183,7 @@ class SemanticDataset(Dataset):
 
 
 def read_label_map(path: Path) -> np.ndarray:
-    """The values of a label map: (h, w) integers (palette index, grey level), or (h, w, 3) uint8 when it is coloured."""
+    """The values of a label map: (h, w) integers (palette index, grey level), or (h, w, 3) uint8 if it is coloured."""
     try:
         with Image.open(path) as image:
             if image.mode in ("P", "L", "1", "I", "I;16", "I;16B", "I;16L"):
@@ -373,7 +373,7 @@ def find(root: Path) -> Layout | None:
     lists = _lists(root) if list(found) == ["all"] else {}
     if lists:
         image_folder, map_folder = found["all"]
-        splits: dict[str, Callable[..., Dataset]] = {
+        splits = {
             s: partial(_open, f"{root.name}@{s}", image_folder, map_folder, folders, pairs, names)
             for s, names in lists.items()
         }

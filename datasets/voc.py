@@ -152,7 +152,13 @@ class VOCInstanceDataset(Dataset):
     format = "VOC instance"
 
     def __init__(
-        self, root: str | Path, names: list[str], *, name: str, categories: tuple[str, ...] = VOC_CATEGORIES
+        self,
+        root: str | Path,
+        names: list[str],
+        *,
+        name: str,
+        categories: tuple[str, ...] = VOC_CATEGORIES,
+        strict: bool = False,
     ) -> None:
         self.root, self.name, self.source = Path(root), name, str(root)
         self.tasks = (DETECTION, INSTANCE)
@@ -165,7 +171,7 @@ class VOCInstanceDataset(Dataset):
         ]
         self.names = [n for n, image in zip(names, self.images) if image is not None]
         self.images = [image for image in self.images if image is not None]
-        report(name, list(self.problems), False)
+        report(name, list(self.problems), strict)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -326,18 +332,18 @@ def find(root: Path) -> Layout | None:
     if segmented and (root / "SegmentationClass").is_dir():
         semantic = find_semantic(root)
         if semantic is not None:
-            layout.alternates |= {f"semantic-{s}": o for s, o in {**semantic.splits, **semantic.alternates}.items()}
+            layout.alternates = dict(layout.alternates) | {
+                f"semantic-{s}": o for s, o in {**semantic.splits, **semantic.alternates}.items()
+            }
     if segmented and (root / "SegmentationObject").is_dir():
         names = class_list([root], CLASS_FILES)
         categories = tuple(names) if names else VOC_CATEGORIES
         for file in sorted_files(segmented, {".txt"}):
-            layout.alternates[f"instance-{file.stem}"] = partial(
-                VOCInstanceDataset,
-                root,
-                names_in(file),
-                name=f"{root.name}@instance-{file.stem}",
-                categories=categories,
+            name = f"instance-{file.stem}"
+            opener = partial(
+                VOCInstanceDataset, root, names_in(file), name=f"{root.name}@{name}", categories=categories
             )
+            layout.alternates = {**layout.alternates, name: opener}
         if not layout.splits:
             layout.splits = {
                 s.removeprefix("instance-"): o for s, o in layout.alternates.items() if s.startswith("instance-")

@@ -292,7 +292,7 @@ def _keypoint_shape(content: dict[str, Any], path: Path) -> tuple[int, int] | No
 
 
 def _labels_beside(image_folder: Path) -> list[Path]:
-    """Where the labels of an image folder may lie: the last part 'images' replaced by 'labels', or the folder itself."""
+    """Where the labels of an image folder may lie: its last part 'images' replaced by 'labels', or itself."""
     parts = list(image_folder.parts)
     options = []
     for i in range(len(parts) - 1, -1, -1):
@@ -403,7 +403,7 @@ def from_yaml(path: Path) -> Layout | None:
             raise ValueError(
                 f"{path}: {key}: no folder or file {entries[places.index(None)]!r}, looked beside the file"
             )
-        found = [(p, None) for p in places if p is not None]
+        found: list[tuple[Path, Path | None]] = [(p, None) for p in places if p is not None]
         splits[split] = partial(_open, f"{path.parent.name}@{split}", found, lambda: (categories, points), str(path))
     return Layout("YOLO", {s: splits[s] for s in ordered_splits(splits)})
 
@@ -450,7 +450,9 @@ def find(root: Path) -> Layout | None:
         if has_images(folder) and _has_labels(folder):
             naming = partial(_named, [folder, root], [folder])
             lists = {f.stem: f for f in sorted_files(root, {".txt"}) if split_of(f.stem) and not _is_label_file(f)}
-            places = {s: (lists[s], None) for s in ordered_splits(lists)} or {"all": (folder, folder)}
+            places: dict[str, tuple[Path, Path | None]] = {s: (lists[s], None) for s in ordered_splits(lists)} or {
+                "all": (folder, folder)
+            }
             return Layout(
                 "YOLO",
                 {s: partial(_open, f"{root.name}@{s}", [place], naming, str(root)) for s, place in places.items()},
