@@ -1,0 +1,142 @@
+"""The command, on real photos and on what people give it by mistake."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import chainsight
+from chainsight.cli import main
+
+
+@pytest.fixture(scope="module")
+def photos(shared):
+    return shared / "data/coco128/images/val"
+
+
+@pytest.fixture(scope="module")
+def nanodet(shared):
+    return ["--model", "nanodet_g", "--weights", str(shared / "weights/nanodet_g.safetensors")]
+
+
+def test_predict_draws_and_writes_json(photos, nanodet, tmp_path, capsys):
+    photo = photos / "000000000139.jpg"
+    out, found = tmp_path / "out", tmp_path / "found.json"
+    assert main(["predict", str(photo), *nanodet, "--out", str(out), "--json", str(found)]) == 0
+    assert "tv" in capsys.readouterr().out
+    assert chainsight.read_image(out / photo.name).shape == chainsight.read_image(photo).shape
+    (entry,) = json.loads(found.read_text())
+    assert entry["source"] == str(photo)
+    names = [o["name"] for o in entry["objects"]] if "objects" in entry else [str(entry)]
+    assert any("tv" in name for name in names)
+
+
+def test_one_bad_file_does_not_stop_the_rest(photos, nanodet, tmp_path, capsys):
+    bad = tmp_path / "bad.jpg"
+    bad.write_text("not a picture")
+    good = photos / "000000000285.jpg"
+    found = tmp_path / "found.json"
+    status = main(["predict", str(bad), str(good), str(tmp_path / "missing.png"), *nanodet, "--json", str(found)])
+    errors = capsys.readouterr().err
+    assert status == 1
+    assert "bad.jpg" in errors
+    assert "missing.png" in errors
+    assert "2 of 3 images failed" in errors
+    assert [e["source"] for e in json.loads(found.read_text())] == [str(good)]
+
+
+def test_pictures_of_equal_names_do_not_overwrite_each_other(nanodet, tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        Image.fromarray(np.zeros((32, 32, 3), np.uint8)).save(tmp_path / folder / "x.png")
+    out = tmp_path / "out"
+    assert main(["predict", str(tmp_path / "a/x.png"), str(tmp_path / "b/x.png"), *nanodet, "--out", str(out)]) == 0
+    assert sorted(p.name for p in out.iterdir()) == ["x-2.png", "x.png"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "nanodet_f"], "did you mean nanodet_g"),
+        (["--model", "nanodet_g", "--weights", "COCO_V9"], "is no file"),
+    ],
+)
+def test_unknown_names_say_what_is_known(photos, capsys, arguments, message):
+    assert main(["predict", str(photos / "000000000139.jpg"), *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_weights_of_another_model(photos, shared, capsys):
+    file = shared / "weights/nanodet_g.safetensors"
+    status = main(["predict", str(photos / "000000000139.jpg"), "--model", "resnet18", "--weights", str(file)])
+    errors = capsys.readouterr().err
+    assert status == 2
+    assert "not weights of resnet18" in errors
+    assert "conv1.weight" in errors
+
+
+def test_evaluate_writes_everything_needed_to_reproduce(shared, nanodet, tmp_path, capsys):
+    data = shared / "data/coco128"
+    file = tmp_path / "figures.json"
+    status = main(
+        [
+            *("evaluate", *nanodet, "--data", str(data / "val.json"), "--images", str(data / "images/val")),
+            *("--score", "0.05", "--limit", "4", "--json", str(file)),
+        ]
+    )
+    assert status == 0
+    written = json.loads(file.read_text())
+    names = "AP AP50 AP75 APs APm APl AR1 AR10 AR100 ARs ARm ARl".split()
+    assert set(names) <= set(written["metrics"])
+    assert written["weights"]["sha256"] == "81482513fb3cd357b7abd1b29109a3d89511cb5051508446e019dd35b1a3b6b2"
+    assert {"model", "settings", "versions"} <= set(written)
+
+
+@pytest.mark.slow
+def test_nanodet_reaches_the_figures_measured_with_the_original(shared, nanodet, tmp_path):
+    """AP, AP50 and AP75 of the aspect-kept warp in the README beside the weights."""
+    data = shared / "data/coco128"
+    file = tmp_path / "figures.json"
+    main(
+        [
+            *("evaluate", *nanodet, "--data", str(data / "val.json"), "--images", str(data / "images/val")),
+            *("--score", "0.05", "--json", str(file)),
+        ]
+    )
+    metrics = json.loads(file.read_text())["metrics"]
+    assert metrics["AP"] == pytest.approx(0.2978, abs=0.002)
+    assert metrics["AP50"] == pytest.approx(0.4414, abs=0.002)
+    assert metrics["AP75"] == pytest.approx(0.3171, abs=0.002)
+
+
+def test_evaluate_with_unusable_annotations(nanodet, tmp_path, capsys):
+    file = tmp_path / "empty.json"
+    file.write_text("{}")
+    assert main(["evaluate", *nanodet, "--data", str(file), "--images", str(tmp_path)]) == 2
+    assert "empty.json" in capsys.readouterr().err
+
+
+def test_models_lists_every_entry(capsys):
+    assert main(["models", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {r["model"] for r in rows} == {n for n in chainsight.list_models() if chainsight.model_info(n).entries}
+    assert main(["models", "--task", "detection"]) == 0
+    assert "nanodet_g" in capsys.readouterr().out
+    assert main(["models", "--task", "nonsense"]) == 2
+
+
+def test_config_prints_versions(capsys):
+    assert main(["config"]) == 0
+    text = capsys.readouterr().out
+    assert f"chainsight {chainsight.__version__}" in text
+    assert "kernels:" in text
+
+
+def test_the_installed_command_runs():
+    run = subprocess.run(
+        [sys.executable, "-m", "chainsight.cli", "--version"], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.strip() == f"chainsight {chainsight.__version__}"
