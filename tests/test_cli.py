@@ -4,12 +4,11 @@ import json
 import subprocess
 import sys
 
+import chainsight
 import numpy as np
 import pytest
-from PIL import Image
-
-import chainsight
 from chainsight.cli import main
+from PIL import Image
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +88,7 @@ def test_evaluate_writes_everything_needed_to_reproduce(shared, nanodet, tmp_pat
     )
     assert status == 0
     written = json.loads(file.read_text())
-    names = "AP AP50 AP75 APs APm APl AR1 AR10 AR100 ARs ARm ARl".split()
+    names = ["AP", "AP50", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100", "ARs", "ARm", "ARl"]
     assert set(names) <= set(written["metrics"])
     assert written["weights"]["sha256"] == "81482513fb3cd357b7abd1b29109a3d89511cb5051508446e019dd35b1a3b6b2"
     assert {"model", "settings", "versions"} <= set(written)
