@@ -8,6 +8,7 @@ from .shape import (  # isort: skip  first: the others need it
     getitem,
     pad,
     reshape,
+    roll,
     scatter_add,
     split,
     squeeze,
@@ -48,7 +49,7 @@ from .elementwise import (
     where,
 )
 from .interpolate import adaptive_avg_pool2d, resize, roi_align
-from .linear import linear, matmul
+from .linear import attention, linear, matmul
 from .loss import focal_loss, iou_loss, l1_loss, sigmoid_cross_entropy, smooth_l1_loss, softmax_cross_entropy
 from .norm import batch_norm, dropout, group_norm, layer_norm, normalize
 from .pool import avg_pool2d, max_pool2d
@@ -60,6 +61,7 @@ __all__ = [
     "add",
     "astype",
     "atan",
+    "attention",
     "avg_pool2d",
     "batch_norm",
     "broadcast_to",
@@ -105,6 +107,7 @@ __all__ = [
     "reshape",
     "resize",
     "roi_align",
+    "roll",
     "scatter_add",
     "sigmoid",
     "sigmoid_cross_entropy",

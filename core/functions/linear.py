@@ -7,6 +7,7 @@ from ..device import Array
 from ..function import Function
 from ..tensor import Tensor
 from .elementwise import check_broadcast, operands
+from .reduce import softmax
 from .shape import reshape, sum_to, transpose
 
 
@@ -78,3 +79,18 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     array([[11.5]], dtype=float32)
     """
     return Linear()(*operands("Linear", x, weight, *(() if bias is None else (bias,))))
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None, scale: float | Tensor | None = None
+) -> Tensor:
+    """softmax(q k^T * scale + bias) v for q (..., m, d), k (..., n, d), v (..., n, e) (Vaswani et al. 2017).
+
+    ``scale`` is 1 / sqrt(d) if None; ``bias`` broadcasts to (..., m, n).
+
+    >>> x = Tensor([[1.0, 0.0], [0.0, 1.0]])
+    >>> attention(x, x, x).shape
+    (2, 2)
+    """
+    weights = matmul(q * (q.shape[-1] ** -0.5 if scale is None else scale), _swap(k))
+    return matmul(softmax(weights if bias is None else weights + bias), v)

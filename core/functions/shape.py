@@ -333,3 +333,17 @@ def flip(x: Tensor, axis: int) -> Tensor:
     """
     lead = (slice(None),) * axes_of("flip", axis, x.ndim)[0]
     return getitem(x, (*lead, slice(None, None, -1)))
+
+
+def roll(x: Tensor, shift: int, axis: int) -> Tensor:
+    """x moved by ``shift`` along ``axis``; what leaves at one end enters at the other.
+
+    >>> roll(Tensor([1.0, 2.0, 3.0]), 1, 0).numpy()
+    array([3., 1., 2.], dtype=float32)
+    """
+    (axis,) = axes_of("roll", axis, x.ndim)
+    shift %= max(x.shape[axis], 1)
+    if shift == 0:
+        return x
+    head, tail = split(x, (x.shape[axis] - shift, shift), axis)
+    return concatenate([tail, head], axis)

@@ -1,9 +1,20 @@
 """Layers: modules with parameters, named as torch names them."""
 
 from .activation import GELU, Activation, HardSigmoid, HardSwish, LeakyReLU, Mish, ReLU, ReLU6, Sigmoid, SiLU, Tanh
+from .attention import MultiheadAttention
 from .containers import ModuleList, Sequential
 from .conv import Conv2d, ConvTranspose2d
-from .linear import AdaptiveAvgPool2d, AvgPool2d, Dropout, Flatten, Identity, Linear, MaxPool2d
+from .linear import (
+    AdaptiveAvgPool2d,
+    AvgPool2d,
+    Dropout,
+    Flatten,
+    Identity,
+    Linear,
+    MaxPool2d,
+    Permute,
+    StochasticDepth,
+)
 from .module import Module
 from .norm import BatchNorm, BatchNorm2d, FrozenBatchNorm2d, GroupNorm, LayerNorm
 
@@ -30,10 +41,13 @@ __all__ = [
     "Mish",
     "Module",
     "ModuleList",
+    "MultiheadAttention",
+    "Permute",
     "ReLU",
     "ReLU6",
     "Sequential",
     "SiLU",
     "Sigmoid",
+    "StochasticDepth",
     "Tanh",
 ]

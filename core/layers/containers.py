@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ..tensor import Tensor
 from .activation import Activation
 from .conv import Conv2d
-from .linear import Linear
+from .linear import Dropout, Linear
 from .module import Module
 from .norm import BatchNorm
 
@@ -29,23 +29,18 @@ class Sequential(Module):
         for name, module in named.items():
             setattr(self, name, module)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """The last module's output, plus ``residual`` if there is one (in the last convolution's kernel, if it can)."""
+        return _run([m for _, m in self.children()], x, residual)
+
+    def outputs(self, x: Tensor, at: Sequence[int]) -> list[Tensor]:
+        """The outputs of the modules with the indices ``at``, which ascend; those after the last one do not run."""
         modules = [m for _, m in self.children()]
-        i = 0
-        while i < len(modules):
-            module = modules[i]
-            i += 1
-            if isinstance(module, (Conv2d, Linear)):
-                norm: BatchNorm | None = None
-                activation: Activation | None = None
-                if isinstance(module, Conv2d) and i < len(modules) and isinstance(following := modules[i], BatchNorm):
-                    norm, i = following, i + 1
-                if i < len(modules) and isinstance(following := modules[i], Activation):
-                    activation, i = following, i + 1
-                x = module.fused(x, norm, activation) if isinstance(module, Conv2d) else module.fused(x, activation)
-            else:
-                x = module(x)
-        return x
+        found = []
+        for start, stop in zip((-1, *at), at):
+            x = _run(modules[start + 1 : stop + 1], x)
+            found.append(x)
+        return found
 
     def __len__(self) -> int:
         return sum(1 for _ in self.children())
@@ -77,3 +72,33 @@ class ModuleList(Module):
 
     def __getitem__(self, index: int) -> Any:
         return [m for _, m in self.children()][index]
+
+
+def _run(modules: Sequence[Module], x: Tensor, residual: Tensor | None = None) -> Tensor:
+    """The modules one after the other, fused where they can be; ``residual`` is added to the result."""
+    modules = [m for m in modules if m.training or not isinstance(m, Dropout)]
+    i = 0
+    while i < len(modules):
+        module = modules[i]
+        i += 1
+        if isinstance(module, (Conv2d, Linear)):
+            norm: BatchNorm | None = None
+            activation: Activation | None = None
+            if isinstance(module, Conv2d) and i < len(modules) and isinstance(following := modules[i], BatchNorm):
+                norm, i = following, i + 1
+            if i < len(modules) and isinstance(following := modules[i], Activation):
+                activation, i = following, i + 1
+            # the kernels add the residual before the activation, here it comes after
+            added = residual if i == len(modules) and activation is None else None
+            x = (
+                module.fused(x, norm, activation, added)
+                if isinstance(module, Conv2d)
+                else module.fused(x, activation, added)
+            )
+        elif isinstance(module, Sequential) and i == len(modules):
+            added, x = residual, module(x, residual)
+        else:
+            added, x = None, module(x)
+        if added is not None:
+            return x
+    return x if residual is None else x + residual

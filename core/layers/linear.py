@@ -28,10 +28,12 @@ class Linear(Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.fused(x)
 
-    def fused(self, x: Tensor, activation: Activation | None = None) -> Tensor:
-        """activation(linear(x)): one kernel where no graph is recorded."""
+    def fused(self, x: Tensor, activation: Activation | None = None, residual: Tensor | None = None) -> Tensor:
+        """activation(linear(x) + residual), both optional: one kernel where no graph is recorded."""
         if is_recording() or x.shape[-1] != self.weight.shape[1]:
             y = F.linear(x, self.weight, self.bias)
+            if residual is not None:
+                y = y + residual
             return y if activation is None else activation(y)
         absorbed = None if activation is None else activation.kernel
         tensors: list[Tensor] = [self.weight] if self.bias is None else [self.weight, self.bias]
@@ -41,7 +43,7 @@ class Linear(Module):
             tensors,
             lambda: kernels.FusedLinear(self.weight.data, bias, absorbed),
         )
-        return wrap(kernel(x.data))
+        return wrap(kernel(x.data, None if residual is None else residual.data))
 
     def describe(self) -> str:
         return f"{self.weight.shape[1]} -> {self.weight.shape[0]}" + ("" if self.bias is not None else ", no bias")
@@ -57,6 +59,24 @@ class Flatten(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.reshape(x, (x.shape[0], -1))
+
+
+class Permute(Module):
+    """The axes in another order; see ``functions.transpose``.
+
+    >>> import numpy as np
+    >>> Permute(0, 2, 3, 1)(Tensor(np.zeros((1, 2, 3, 4), np.float32))).shape
+    (1, 3, 4, 2)
+    """
+
+    def __init__(self, *axes: int) -> None:
+        self.axes = axes
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.transpose(x, self.axes)
+
+    def describe(self) -> str:
+        return f"{self.axes}"
 
 
 class Identity(Module):
@@ -81,6 +101,32 @@ class Dropout(Module):
 
     def describe(self) -> str:
         return f"{self.ratio}"
+
+
+class StochasticDepth(Module):
+    """In training, whole samples of x (n, ...) zeroed with probability ``ratio`` and the rest scaled up.
+
+    It goes on the branch of a residual block, which is skipped so for some samples (Huang et al. 2016).
+
+    >>> StochasticDepth(0.5).eval()(Tensor([1.0])).item()
+    1.0
+    """
+
+    def __init__(self, ratio: float) -> None:
+        self.ratio = ratio
+
+    @property
+    def active(self) -> bool:
+        """Whether anything can be dropped now."""
+        return self.training and self.ratio > 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.active:
+            return x
+        return x * F.dropout(wrap(x.xp.ones((x.shape[0],) + (1,) * (x.ndim - 1), x.dtype)), self.ratio)
+
+    def describe(self) -> str:
+        return f"{self.ratio:g}"
 
 
 class MaxPool2d(Module):
