@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from .metrics import CocoMetrics, ScoreCurves
@@ -125,25 +124,6 @@ def line_plot(lines: Sequence[Line], title: str, axes: tuple[str, str]) -> Image
         canvas.line([(left + width + 16, y), (left + width + 40, y)], line.colour, line.width + 1)
         canvas.text((left + width + 48, y), line.name, 13, anchor="lm")
     return canvas.image()
-
-
-def boxes_picture(
-    image: NDArray[np.uint8], boxes: Floats, names: Sequence[str], labels: Ints, width: int = 560
-) -> Image.Image:
-    """A photo (height, width, 3) at ``width`` pixels with named boxes (n, 4) xyxy, coloured by label."""
-    scale = width / image.shape[1]
-    size = width, max(1, round(image.shape[0] * scale))
-    picture = Image.fromarray(image).resize(size, Image.Resampling.BILINEAR)
-    draw, font = ImageDraw.Draw(picture), _font(12)
-    for box, name, label in zip((boxes * scale).tolist(), names, labels.tolist()):
-        colour = COLOURS[label % len(COLOURS)]
-        draw.rectangle((box[0], box[1], max(box[0], box[2]), max(box[1], box[3])), outline=colour, width=2)
-        tag = draw.textbbox((0, 0), name, font=font)
-        x = min(max(box[0], 0), size[0] - tag[2] - 6)
-        y = box[1] - 16 if box[1] >= 16 else min(max(box[1], 0), size[1] - 16)
-        draw.rectangle((x, y, x + tag[2] + 6, y + 16), fill=colour)
-        draw.text((x + 3, y + 8), name, fill="white", font=font, anchor="lm")
-    return picture
 
 
 def _shade(share: float) -> str:

@@ -12,13 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
+from ..vision.draw import draw_detections
 from ..vision.image import read_image
+from ..vision.results import Detections
 from .metrics import CocoMetrics, ScoreCurves, confusion_matrix, image_errors, score_curves
 from .metrics.coco_format import Images, read_json, to_images
-from .plots import boxes_picture, confusion_plot, f1_plot, precision_recall_plot
+from .metrics.matching import Floats, Ints
+from .plots import confusion_plot, f1_plot, precision_recall_plot
 from .runner import Evaluation, write_text
+
+Pixels = NDArray[np.uint8]
 
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#222;max-width:1180px;margin:32px auto;padding:0 20px}
@@ -31,6 +37,7 @@ th{font-weight:600;color:#555}.figures{display:flex;flex-wrap:wrap;gap:10px;marg
 .figure span{color:#555}.muted{color:#666}.warning{background:#fff4e0;padding:8px 14px;border-radius:6px}
 img{max-width:100%;height:auto}.bar{display:inline-block;height:9px;background:#0072B2;vertical-align:middle}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(480px,1fr));gap:10px;align-items:start}
+.plots img:last-child{grid-column:1/-1}
 .pair{display:grid;grid-template-columns:1fr 1fr;gap:10px;margin:4px 0 20px}figure{margin:0}pre{overflow-x:auto}
 """
 
@@ -164,13 +171,8 @@ def _worst(
         truth, found = images.truths[i], images.detections[i]
         keep = found.scores >= score_threshold
         pictures = (
-            boxes_picture(image, truth.boxes, [images.categories[k] for k in truth.labels], truth.labels),
-            boxes_picture(
-                image,
-                found.boxes[keep],
-                [f"{images.categories[k]} {s:.2f}" for k, s in zip(found.labels[keep], found.scores[keep])],
-                found.labels[keep],
-            ),
+            _drawn(image, truth.boxes, truth.labels, None, images.categories),
+            _drawn(image, found.boxes[keep], found.labels[keep], found.scores[keep], images.categories),
         )
         parts.append(
             f"<div><b>{escape(name)}</b>: {right} right, {wrong} false, {missed} missed</div><div class='pair'>"
@@ -181,6 +183,18 @@ def _worst(
             + "</div>"
         )
     return "\n".join(parts)
+
+
+def _drawn(
+    image: Pixels, boxes: Floats, labels: Ints, scores: Floats | None, categories: list[str], width: int = 560
+) -> Image.Image:
+    """The photo at ``width`` pixels with boxes and names on it, and scores if there are any."""
+    height = max(1, round(image.shape[0] * width / image.shape[1]))
+    small = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BOX))
+    known = np.zeros(len(boxes)) if scores is None else scores
+    scale = [width / image.shape[1], height / image.shape[0]] * 2
+    detections = Detections(boxes * scale, known, labels, tuple(categories), (height, width))
+    return Image.fromarray(draw_detections(small, detections, scores=scores is not None))
 
 
 def _figure(value: float) -> str:

@@ -233,7 +233,7 @@ def published(model: Any, names: Mapping[str, str], data: str) -> dict[str, floa
     """Published figures on the data set ``data`` in 0..1, renamed by ``names`` {published name: our name}."""
     entry = getattr(model, "entry", None)
     values = {} if entry is None else entry.metrics.get(data, {})
-    return {names[name]: value / 100 for name, value in values.items() if name in names}
+    return {names[name]: round(value / 100, 6) for name, value in values.items() if name in names}
 
 
 def versions() -> dict[str, str]:

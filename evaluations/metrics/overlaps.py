@@ -7,8 +7,10 @@ in 0..1. For a crowd region the union is the detection alone, so that a detectio
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .matching import Bools, Floats, Ints, Overlap
 
@@ -30,33 +32,64 @@ def box_overlap(found: Floats, truth: Floats, crowd: Bools, offset: float = 0.0)
     return overlap
 
 
+@dataclass
 class Runs:
-    """Masks as runs of foreground pixels, from RLE counts (background first) in column-major order as COCO has them.
+    """Masks as runs of foreground pixels in column-major order, as COCO has them.
 
-    ``start`` and ``stop`` of all runs one after the other, ``first`` (n + 1,) bounds of each mask's runs, ``area``
-    (n,) in pixels, ``box`` (n, 4) x, y, x, y around each (whole columns where a run goes over several).
+    ``start`` and ``stop`` (int32) of all runs one after the other, ``first`` (n + 1,) bounds of each mask's runs,
+    ``area`` (n,) in pixels, ``box`` (n, 4) x, y, x, y around each (whole columns where a run goes over several),
+    ``filled`` (n,) pixels of foreground and background.
     """
 
-    def __init__(self, counts: Sequence[Sequence[int] | Ints], heights: Ints) -> None:
-        runs = np.array([len(c) // 2 for c in counts], np.int64)
-        flat = [np.asarray(c, np.int64)[: len(c) // 2 * 2] for c in counts]
-        edges = np.cumsum(np.concatenate(flat)) if flat else np.zeros(0, np.int64)
-        self.first: Ints = np.concatenate([[0], np.cumsum(runs)])
-        before = np.concatenate([[0], edges])[2 * self.first[:-1]]
-        self.start: Ints = edges[0::2] - np.repeat(before, runs)
-        self.stop: Ints = edges[1::2] - np.repeat(before, runs)
-        total = np.concatenate([[0], np.cumsum(self.stop - self.start)])
-        self.area: Floats = np.diff(total[self.first]).astype(float)
-        height = np.repeat(heights, runs)
-        left, right = self.start // np.maximum(height, 1), (self.stop - 1) // np.maximum(height, 1)
-        top = np.where(left == right, self.start - left * height, 0)
-        bottom = np.where(left == right, self.stop - 1 - left * height, height - 1)
-        self.box: Ints = np.zeros((len(runs), 4), np.int64)
-        some = np.flatnonzero(runs)
-        at = self.first[some]
+    start: NDArray[np.int32]
+    stop: NDArray[np.int32]
+    first: Ints
+    area: Floats
+    box: Ints
+    filled: Ints
+
+    @classmethod
+    def from_counts(cls, counts: Ints, lengths: Ints, heights: Ints) -> tuple[Runs, Ints]:
+        """From the alternating run lengths (background first) of n masks, ``lengths`` (n,) each, and their least."""
+        ends = np.cumsum(counts)
+        bounds = np.concatenate([[0], np.cumsum(lengths)])
+        edge = np.concatenate([[0], ends])
+        filled, least = edge[bounds[1:]] - edge[bounds[:-1]], np.zeros(len(lengths), np.int64)
+        some = np.flatnonzero(lengths)
         if len(some):
-            edge = zip((np.minimum, np.minimum, np.maximum, np.maximum), (left, top, right + 1, bottom + 1))
-            self.box[some] = np.stack([reduce.reduceat(value, at) for reduce, value in edge], 1)
+            least[some] = np.minimum.reduceat(counts, bounds[some])
+        foreground = np.flatnonzero((np.arange(len(counts)) - np.repeat(bounds[:-1], lengths)) & 1)
+        runs = lengths // 2
+        first = np.concatenate([[0], np.cumsum(runs)])
+        stop = ends[foreground] - np.repeat(edge[bounds[:-1]], runs)
+        start = stop - counts[foreground]
+        total = np.concatenate([[0], np.cumsum(counts[foreground])])
+        height = np.repeat(np.maximum(heights, 1), runs)
+        left, right = start // height, (stop - 1) // height
+        inside = left == right
+        top, bottom = np.where(inside, start - left * height, 0), np.where(inside, stop - left * height, height)
+        box = np.zeros((len(runs), 4), np.int64)
+        some = np.flatnonzero(runs)
+        if len(some):
+            for side, (edges, extreme) in enumerate(
+                ((left, np.minimum), (top, np.minimum), (right + 1, np.maximum), (bottom, np.maximum))
+            ):
+                box[some, side] = extreme.reduceat(edges, first[some])
+        area = np.diff(total[first]).astype(float)
+        return cls(start.astype(np.int32), stop.astype(np.int32), first, area, box, filled), least
+
+    @classmethod
+    def join(cls, parts: Sequence[Runs]) -> Runs:
+        """One after the other."""
+        runs = np.concatenate([np.diff(part.first) for part in parts])
+        return cls(
+            start=np.concatenate([part.start for part in parts]),
+            stop=np.concatenate([part.stop for part in parts]),
+            first=np.concatenate([[0], np.cumsum(runs)]),
+            area=np.concatenate([part.area for part in parts]),
+            box=np.concatenate([part.box for part in parts]),
+            filled=np.concatenate([part.filled for part in parts]),
+        )
 
 
 def mask_overlap(found: Runs, truth: Runs, crowd: Bools, least: float) -> Overlap:
