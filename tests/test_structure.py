@@ -8,6 +8,7 @@ import sys
 import tokenize
 from pathlib import Path
 
+import chainsight
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -141,3 +142,29 @@ def test_the_package_list_is_complete():
 
 def test_no_module_has_the_name_of_a_folder_of_data():
     assert {p.name for p in ROOT.iterdir() if (p / "__init__.py").exists()} == set(ALLOWED)
+
+
+def test_the_public_names_are_pinned():
+    """A name that appears or goes is a change of the API: change it here, too, and in the changelog."""
+    assert set(chainsight.__all__) == {
+        "Categories",
+        "Classification",
+        "Dataset",
+        "Detections",
+        "DownloadError",
+        "ImageError",
+        "Sample",
+        "SegmentationMap",
+        "WeightsError",
+        "__version__",
+        "core",
+        "datasets",
+        "evaluate",
+        "list_models",
+        "load",
+        "model_info",
+        "read_image",
+        "set_num_threads",
+        "show_config",
+    }
+    assert all(getattr(chainsight, name) is not None for name in chainsight.__all__)

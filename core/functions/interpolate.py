@@ -5,13 +5,16 @@ A table is its own derivative, transposed, so one pair of operations gives all o
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
+from .. import kernels
 from ..device import Array, get_namespace
 from ..function import Function
 from ..kernels import memory
@@ -21,6 +24,8 @@ from .reduce import mean
 from .shape import concatenate, getitem, reshape, transpose
 
 CHUNK_BYTES = 1 << 19  # values are gathered in pieces that stay in a core's second-level cache
+WIDEST = 16
+PIECES_PER_THREAD = 8  # fewer are done before a second thread has started
 BLAS_SIZES = range(16, 8192)  # below, a product's call costs more than its work; above, it would start BLAS's threads
 
 
@@ -45,49 +50,76 @@ class Taps:
         if taps == 1 and bool((self.weight == 1).all()):
             return _take(xp, x, index[:, 0], out)
         row_bytes = max(1, taps * inner * x.dtype.itemsize)
-        limit = CHUNK_BYTES if xp is np else row_bytes * outer * rows
+        limit = CHUNK_BYTES if xp is np else 128 * CHUNK_BYTES  # of a GPU, whose calls cost more, in its memory
         row_step = max(1, min(rows, limit // row_bytes))
         outer_step = max(1, limit // (row_bytes * row_step))
-        for o in range(0, outer, outer_step):
-            source = x[o : o + outer_step]
-            for r in range(0, rows, row_step):
-                at, w = index[r : r + row_step], weight[r : r + row_step]
-                piece = out[o : o + outer_step, r : r + row_step]
-                if inner in BLAS_SIZES and taps * inner in BLAS_SIZES:
-                    xp.matmul(w[:, None], _take(xp, source, at), out=piece[:, :, None])
-                    continue
-                piece[...] = 0
-                for k in range(taps):
-                    part = _take(xp, source, at[:, k])
-                    part *= w[:, k, None]
-                    piece += part
+
+        def run(starts: tuple[int, int]) -> None:
+            o, r = (slice(start, start + step) for start, step in zip(starts, (outer_step, row_step)))
+            source, at, w, piece = x[o], index[r], weight[r], out[o, r]
+            if inner in BLAS_SIZES and taps * inner in BLAS_SIZES:
+                xp.matmul(w[:, None], _take(xp, source, at), out=piece[:, :, None])
+                return
+            piece[...] = 0
+            for k in range(taps):
+                part = _take(xp, source, at[:, k])
+                part *= w[:, k, None]
+                piece += part
+
+        _share(run, [(o, r) for o in range(0, outer, outer_step) for r in range(0, rows, row_step)])
         return out
 
     def apply_transposed(self, y: Array) -> Array:
         """(outer, rows, inner) to (outer, size, inner)."""
-        out = get_namespace(y).zeros((y.shape[0], self.size, y.shape[2]), y.dtype)
-        for targets, taps in self.transposed:
-            if len(targets) == self.size:
-                return taps.apply(y)
-            out[:, get_namespace(y).asarray(targets)] = taps.apply(y)
+        xp, pieces = get_namespace(y), self.transposed
+        if len(pieces) == 1 and len(pieces[0][0]) == self.size:
+            return pieces[0][1].apply(y)
+        out = xp.zeros((y.shape[0], self.size, y.shape[2]), y.dtype)
+        for targets, taps in pieces:
+            out[:, xp.asarray(targets)] += taps.apply(y)
         return out
 
     @cached_property
     def transposed(self) -> list[tuple[np.ndarray, Taps]]:
-        """The transposed table, in pieces of input rows with a like number of taps, so that little is padding."""
+        """The transposed table, in pieces of input rows with one number of taps, at most ``WIDEST``."""
         used = np.flatnonzero(self.weight)
         target = self.index.ravel()[used]
         order = used[np.argsort(target, kind="stable")]
         source, weight = order // self.index.shape[1], self.weight.ravel()[order]
-        count = np.bincount(target, minlength=self.size)
-        start = np.cumsum(count) - count
-        width = 1 << np.ceil(np.log2(np.maximum(count, 1))).astype(np.int64)  # the next power of 2
+        left = np.bincount(target, minlength=self.size)
+        start = np.cumsum(left) - left
         pieces = []
-        for n in np.unique(width[count > 0]):
-            targets = np.flatnonzero((width == n) & (count > 0))
-            place, inside = _spans(start[targets], start[targets] + count[targets])
-            pieces.append((targets, Taps(source[place], weight[place] * inside, len(self.index))))
+        while left.any():
+            width = np.minimum(left, WIDEST)
+            for n in np.unique(width[width > 0]):
+                targets = np.flatnonzero(width == n)
+                place = start[targets, None] + np.arange(n)
+                pieces.append((targets, Taps(source[place], weight[place], len(self.index))))
+            start, left = start + width, left - width
         return pieces
+
+
+@lru_cache(maxsize=1)
+def _workers() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count(), "chainsight-taps")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_workers.cache_clear)  # threads do not survive a fork
+
+
+def _share(run: Callable[[tuple[int, int]], None], pieces: list[tuple[int, int]]) -> None:
+    """Run the pieces on as many threads as the kernels use; NumPy lets go of the interpreter's lock meanwhile."""
+    count = min(kernels.get_num_threads(), len(pieces) // PIECES_PER_THREAD) or 1
+
+    def work(k: int) -> None:
+        for piece in pieces[k::count]:
+            run(piece)
+
+    others = [_workers().submit(work, k) for k in range(1, count)]
+    work(0)
+    for other in others:
+        other.result()
 
 
 def _take(xp: Any, x: Array, index: Array, out: Array | None = None) -> Array:
