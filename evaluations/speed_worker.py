@@ -36,7 +36,9 @@ def chainsight_run(task: str, model_name: str, state: Arrays, given: Arrays) -> 
 
         def step() -> Mapping[str, Any]:
             optimizer.zero_grad()
-            loss = core.functions.softmax_cross_entropy(model(core.Tensor(given["batch"])), given["targets"])
+            loss = core.functions.softmax_cross_entropy(
+                model(core.Tensor(given["batch"])), core.Tensor(given["targets"])
+            )
             loss.backward()
             optimizer.step()
             return {"loss": loss.data}
@@ -53,7 +55,8 @@ def chainsight_run(task: str, model_name: str, state: Arrays, given: Arrays) -> 
 
     def predict() -> Mapping[str, Any]:
         found = model.predict(given["photo"], score_threshold=None)
-        return {"boxes": found.boxes, "scores": found.scores, "labels": found.category_ids}
+        ids = np.array(found.category_ids)
+        return {"boxes": found.boxes, "scores": found.scores, "labels": ids[found.labels], "known": ids}
 
     return version, predict
 
@@ -168,9 +171,20 @@ def build(engine: str, task: str, model_name: str, folder: Path) -> tuple[str, R
     return torch_run(task, model_name, state, given, channels_last=engine == "torch-nhwc")
 
 
+def peak_megabytes() -> float:
+    """The most memory this program has held at once (resident, MB).
+
+    Linux counts in `ru_maxrss` what the parent held before it started us; `VmHWM` is ours alone.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(status.read_text().split("VmHWM:")[1].split()[0]) / 1024
+    resource: Any = importlib.import_module("resource")
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss) / 1024**2  # bytes on macOS
+
+
 def serve(make: Callable[[], tuple[str, Run]]) -> None:
     """Answer the orders on standard input, one line each, until it ends: "run" and "save PATH" (the last outputs)."""
-    resource: Any = importlib.import_module("resource")
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints must not look like a reply
 
@@ -189,7 +203,7 @@ def serve(make: Callable[[], tuple[str, Run]]) -> None:
         if order == "save":
             arrays: Any = {k: np.asarray(v) for k, v in outputs.items()}
             np.savez(path, **arrays)
-            reply(peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+            reply(peak_mb=peak_megabytes())
         else:
             start = time.perf_counter()
             outputs = run()

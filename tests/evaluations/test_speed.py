@@ -65,7 +65,7 @@ def test_measure_takes_turns_and_compares(engine, tmp_path: Path, capsys: pytest
     assert min(slow.seconds) >= 0.02
     assert ours.agreement == ""
     assert slow.agreement == "logits differ by 1.0e-03"
-    assert 5 < ours.peak_mb < 1000
+    assert 5 < ours.peak_mb < 200  # whatever this process holds
     text = speed.table([ours, slow])
     assert text.count("\n") == 2
     assert "logits differ by 1.0e-03" in text
@@ -111,15 +111,17 @@ def test_agreement_of_detections() -> None:
         "scores": np.array([0.9, 0.8, 0.3], np.float32),
         "labels": np.array([1, 2, 3]),
     }
-    assert speed.agreement(found, found) == "3 of 3 detections found, 3 given"
+    ours = found | {"known": np.arange(10)}
+    assert speed.agreement(ours, found) == "3 of 3 detections found, 3 given"
+    assert speed.agreement(ours | {"known": np.array([1, 2])}, found) == "2 of 2 detections found, 3 given"
     other = {k: v.copy() for k, v in found.items()}
     other["boxes"][0, 2] = 10.2  # IoU 0.98
     other["scores"][1] += 0.002
     other["labels"][2] = 9
-    assert speed.agreement(found, other) == "0 of 3 detections found, 3 given"
+    assert speed.agreement(ours, other) == "0 of 3 detections found, 3 given"
     other["scores"][1] -= 0.0015
-    none = {"boxes": np.zeros((0, 4)), "scores": np.zeros(0), "labels": np.zeros(0, int)}
-    assert speed.agreement(found, other) == "1 of 3 detections found, 3 given"
+    none = {"boxes": np.zeros((0, 4)), "scores": np.zeros(0), "labels": np.zeros(0, int), "known": np.arange(10)}
+    assert speed.agreement(ours, other) == "1 of 3 detections found, 3 given"
     assert speed.agreement(none, found) == "0 of 3 detections found, 0 given"
 
 

@@ -1,0 +1,69 @@
+"""Every model of the zoo that torchvision has too gives torchvision's outputs with the same, name-seeded weights."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import chainsight
+import numpy as np
+import pytest
+from chainsight.core import Tensor, no_grad
+
+FOLDER = Path(__file__).resolve().parent
+SPEC = importlib.util.spec_from_file_location("goldens_seeded", FOLDER / "seeded.py")
+assert SPEC is not None
+assert SPEC.loader is not None
+seeded = importlib.util.module_from_spec(SPEC)
+sys.modules[SPEC.name] = seeded
+SPEC.loader.exec_module(seeded)
+
+STORED = {path.stem for path in FOLDER.glob("*.npz")}
+SLOW = ("fasterrcnn", "maskrcnn", "keypointrcnn", "retinanet", "fcos")
+
+
+def names(task: str) -> list:
+    """The models of a task whose golden is here, those marked slow that enlarge photos to 800 pixels."""
+    found = [name for name in chainsight.list_models(task) if name in STORED]
+    return [pytest.param(n, marks=pytest.mark.slow if n.startswith(SLOW) else ()) for n in found]
+
+
+def seeded_model(name: str):
+    """A model with the weights of its golden, and the golden."""
+    golden = seeded.read_golden(FOLDER / f"{name}.npz")
+    model = chainsight.load(name, weights=None)
+    shapes = {k: (v.shape, str(v.dtype)) for k, v in model.state_dict().items()}
+    model.load_state_dict(seeded.seeded_state(shapes, golden))
+    return model, golden
+
+
+@pytest.mark.parametrize("name", names("classification"))
+def test_logits_equal_torchvision(name: str) -> None:
+    model, golden = seeded_model(name)
+    for i, image in enumerate(golden.images()):
+        with no_grad():
+            logits = model(Tensor(seeded.imagenet_input(image))).numpy()[0]
+        expected = golden.outputs[f"logits_{i}"]
+        assert np.abs(logits - expected).max() <= 2e-5 * np.abs(expected).max()
+
+
+def matched(found: chainsight.Detections, boxes: np.ndarray, scores: np.ndarray, ids: np.ndarray) -> float:
+    """The share of the given detections with one of the same category, IoU >= 0.99 and a score within 1e-3."""
+    a, b = boxes[:, None].astype(np.float64), found.boxes[None].astype(np.float64)
+    sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
+    common = np.clip(sides, 0, None).prod(2)
+    union = (a[..., 2:] - a[..., :2]).prod(2) + (b[..., 2:] - b[..., :2]).prod(2) - common
+    same = (common >= 0.99 * union) & (np.abs(scores[:, None] - found.scores[None]) <= 1e-3)
+    same &= ids[:, None] == np.array(found.category_ids)[found.labels][None]
+    return float(same.any(1).mean())
+
+
+@pytest.mark.parametrize("name", names("detection"))
+def test_detections_equal_torchvision(name: str) -> None:
+    model, golden = seeded_model(name)
+    for i, image in enumerate(golden.images()):
+        found = model.predict(image, score_threshold=None)
+        boxes, scores, ids = (golden.outputs[f"{k}_{i}"] for k in ("boxes", "scores", "labels"))
+        used = np.isin(ids, found.category_ids)  # the others COCO has no category for; they are dropped at the end
+        assert used.sum() >= 5
+        assert len(found) == used.sum()
+        assert matched(found, boxes[used], scores[used], ids[used]) >= 0.99
