@@ -11,8 +11,8 @@ the same inputs, and their outputs are compared with ours before any time is bel
 - `ssdlite`, `fasterrcnn`: the whole predict call on a 480 x 640 photo, from the array to the boxes;
 - `training`: one SGD step of ResNet-50, batch 8.
 
-Peak memory is the most that the whole process held (resident), loading included. Thread pools are told to sleep rather than spin
-(`GOMP_SPINCOUNT`), and OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE, which slow every engine that obeys them, are removed.
+Peak memory is the most that the whole process held (resident), loading included. Thread pools are told to sleep rather
+than spin (`GOMP_SPINCOUNT`), and OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE, which slow all that obey them, are removed.
 """
 
 import argparse
