@@ -12,7 +12,8 @@ from .labelme import LabelMeDataset
 from .objects import ObjectDataset
 from .opening import open, splits
 from .semantic import LabelScheme, SemanticDataset
-from .voc import VOC_CATEGORIES, VOCDataset, VOCInstanceDataset
+from .voc import VOCDataset, VOCInstanceDataset
+from .voc_names import VOC_CATEGORIES
 from .yolo import YOLODataset
 
 __all__ = [

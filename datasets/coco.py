@@ -23,6 +23,7 @@ from .files import (
     spellings,
     split_folders,
     split_of,
+    subfolder,
 )
 from .json_stream import iterate_arrays
 from .objects import ObjectDataset, ObjectTable
@@ -274,10 +275,10 @@ def find_images(path: Path, names: list[str]) -> Path:
     bases = [path.parent, path.parent.parent]
     candidates: list[Path] = []
     for base in bases:
-        candidates += [base] + [base / w for w in words]
-        for folder in IMAGE_FOLDERS:
-            candidates += [base / folder] + [base / folder / w for w in words]
-        candidates += [base / w / folder for w in words for folder in IMAGE_FOLDERS]
+        inner = [f for name in IMAGE_FOLDERS if (f := subfolder(base, (name,)))]
+        inner += [f for word in words if (f := subfolder(base, (word,)))]
+        deeper = [f for folder in inner for name in (*words, *IMAGE_FOLDERS) if (f := subfolder(folder, (name,)))]
+        candidates += [base, *inner, *deeper]
     step = max(1, len(names) // 20)
     sample = [n.replace("\\", "/") for n in names[::step]]
 

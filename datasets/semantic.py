@@ -42,6 +42,7 @@ from .files import (
     split_of,
     subfolder,
 )
+from .voc_names import VOC_CATEGORIES
 
 IGNORE = 255
 _IGNORED_NAMES = frozenset({"unlabeled", "unlabelled", "void", "ignore", "__ignore__", "ignored", "undefined"})
@@ -337,8 +338,6 @@ def _open(
 
 def voc_scheme() -> LabelScheme:
     """Background and VOC's 20 classes with values 0..20."""
-    from .voc import VOC_CATEGORIES  # voc imports this module
-
     return LabelScheme(("background", *VOC_CATEGORIES), tuple(range(21)))
 
 

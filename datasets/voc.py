@@ -28,11 +28,8 @@ from .files import (
 from .objects import ObjectDataset, ObjectTable
 from .semantic import find as find_semantic
 from .semantic import read_label_map
+from .voc_names import VOC_CATEGORIES
 
-VOC_CATEGORIES = (
-    "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable", "dog",
-    "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
-)  # fmt: skip
 CLASS_FILES = ("labels.txt", "classes.txt", "label_list.txt", "class_names.txt", "predefined_classes.txt")
 _ANNOTATION_FOLDERS = ("Annotations", "annotation", "xml", "xmls", "labels")
 

@@ -6,7 +6,7 @@ A line is ``class cx cy w h``, or ``class x1 y1 x2 y2 x3 y3 ...`` for a polygon 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -146,41 +146,48 @@ def read_yaml(path: Path) -> dict[str, Any]:
     {'train': 'images/train', 'names': {'0': 'cat', '1': 'a dog'}, 'nc': '2'}
     """
     result: dict[str, Any] = {}
-    lines = path.read_text("utf-8-sig").splitlines()
     key: str | None = None
+    for number, line in _logical_lines(path):
+        text = line.strip()
+        nested = line[0] in " \t" or text.startswith("- ") or text == "-"
+        if nested and key is not None and text.startswith("-"):
+            if result[key] == "":
+                result[key] = []
+            if isinstance(result[key], list):
+                result[key].append(_scalar(text[1:]))
+            continue
+        pair = _key_value(text)
+        if pair is None or (nested and key is None):
+            raise ValueError(f"{path}, line {number}: expected 'key: value' or '- item', got {text!r}")
+        name, value = pair[0], _value(pair[1], path, number)
+        if not nested or key is None:
+            key = name
+            result[key] = value
+            continue
+        if result[key] == "":
+            result[key] = {}
+        if isinstance(result[key], dict):
+            result[key][name] = value
+    return result
+
+
+def _logical_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """(number, text) of the lines that say something: without comments and the text of blocks (``key: |``), and with
+    a bracketed list over several lines as one."""
+    lines = path.read_text("utf-8-sig").splitlines()
+    block = ""
     at = 0
     while at < len(lines):
         line, number = _without_comment(lines[at]), at + 1
         at += 1
-        if not line.strip() or line.strip() in ("---", "..."):
+        indented = line[:1] in (" ", "\t")
+        if not line.strip() or line.strip() in ("---", "...") or (block and indented):
             continue
-        if line.count("[") > line.count("]") or line.count("{") > line.count("}"):  # a list over several lines
-            while at < len(lines) and (line.count("[") > line.count("]") or line.count("{") > line.count("}")):
-                line += " " + _without_comment(lines[at]).strip()
-                at += 1
-        stripped = line.strip()
-        nested = line[0] in " \t" or stripped.startswith("- ") or stripped == "-"
-        if nested and key is not None and stripped.startswith("-"):
-            if result[key] in ("", None):
-                result[key] = []
-            if isinstance(result[key], list):
-                result[key].append(_scalar(stripped[1:]))
-                continue
-        split = _key_value(stripped)
-        if split is None or (nested and key is None):
-            raise ValueError(f"{path}, line {number}: expected 'key: value' or '- item', got {lines[number - 1]!r}")
-        name, text = split
-        if nested:
-            if result[key or ""] in ("", None):
-                result[key or ""] = {}
-            if isinstance(result[key or ""], dict):
-                result[key or ""][name] = _value(text, path, number)
-                continue
-            if name != "":  # deeper structure (e.g. a download script): not needed
-                continue
-        key = name
-        result[key] = "|" if text.startswith(("|", ">")) else _value(text, path, number)
-    return result
+        while at < len(lines) and (line.count("[") > line.count("]") or line.count("{") > line.count("}")):
+            line += " " + _without_comment(lines[at]).strip()
+            at += 1
+        block = line if line.endswith(("|", ">", "|-", ">-")) and not indented else ""
+        yield number, line
 
 
 def _without_comment(line: str) -> str:
@@ -188,7 +195,7 @@ def _without_comment(line: str) -> str:
     for i, c in enumerate(line):
         if quote:
             quote = "" if c == quote else quote
-        elif c in "'\"" and (i == 0 or line[i - 1] in " [,:{-"):
+        elif c in "'\"" and (i == 0 or line[i - 1] in " [,:{-'"):
             quote = c
         elif c == "#" and (i == 0 or line[i - 1] in " \t"):
             return line[:i].rstrip()
