@@ -44,7 +44,8 @@ def operands(name: str, *values: Any) -> tuple[Tensor, ...]:
 def check_broadcast(name: str, *shapes: tuple[int, ...]) -> None:
     """Raise ValueError unless the shapes broadcast."""
     try:
-        np.broadcast_shapes(*shapes)
+        if len({s for s in shapes if s}) > 1:
+            np.broadcast_shapes(*shapes)
     except ValueError:
         raise ValueError(f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast") from None
 

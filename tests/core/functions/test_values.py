@@ -4,6 +4,7 @@ import itertools
 import math
 
 import chainsight.core.functions as F
+import fake_cupy
 import numpy as np
 import pytest
 from chainsight.core import Tensor, grad, no_grad, seed
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+fake_cupy.install()
 RNG = np.random.default_rng(0)
 X = np.linspace(-8, 8, 161)
 LOGISTIC = 1 / (1 + np.exp(-X))
@@ -100,6 +102,8 @@ def test_where_needs_a_bool_condition():
         F.where(np.array([1, 0]), a, 0.0)
     with pytest.raises(ValueError, match="do not broadcast"):
         F.where(np.array([True, False, True]), a, 0.0)
+    with pytest.raises(TypeError, match="the condition is not on the operands' device, cuda:0"):
+        F.where(np.array([True, False]), Tensor(fake_cupy.ones(2)), 0.0)
 
 
 # Reductions
@@ -553,3 +557,31 @@ def test_nothing_is_recorded_or_kept_in_no_grad():
     with no_grad():
         for y in (F.max_pool2d(x, 2), F.relu(x), F.clip(x, 0, 1), F.max(x), F.resize(x, 2)):
             assert y.creator is None
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_threads_change_no_bit(threads, monkeypatch):
+    monkeypatch.setattr(interpolate, "CHUNK_BYTES", 2048)
+    monkeypatch.setattr(interpolate.kernels, "get_num_threads", lambda: threads)
+    rng = np.random.default_rng(0)
+    x, gy = rng.standard_normal((2, 20, 16, 17)), rng.standard_normal((2, 20, 40, 35))
+    x, gy = Tensor(x.astype(np.float32), requires_grad=True), Tensor(gy.astype(np.float32))
+    y = F.resize(x, (40, 35))
+    (g,) = grad([y], [x], [gy], retain_graph=True)
+    monkeypatch.setattr(interpolate.kernels, "get_num_threads", lambda: 1)
+    np.testing.assert_array_equal(F.resize(x, (40, 35)).numpy(), y.numpy())
+    np.testing.assert_array_equal(grad([y], [x], [gy])[0].numpy(), g.numpy())
+
+
+def test_an_error_in_a_thread_is_raised(monkeypatch):
+    monkeypatch.setattr(interpolate.kernels, "get_num_threads", lambda: 2)
+    done = []
+
+    def run(piece):
+        if piece == (31, 0):
+            raise MemoryError("no memory")
+        done.append(piece)
+
+    with pytest.raises(MemoryError, match="no memory"):
+        interpolate._share(run, [(i, 0) for i in range(32)])
+    assert len(done) == 31
