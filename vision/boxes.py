@@ -130,6 +130,9 @@ def _inter_union_hull(a: Array, b: Array) -> tuple[Array, Array, Array]:
     return shared, area(a)[:, None] + area(b) - shared, area(hull)
 
 
+_FIRST_LOOK = 4  # times as many boxes as are wanted are looked at first
+
+
 def nms(boxes: Array, scores: Array, threshold: float) -> Array:
     """Indices (k,) of the boxes that greedy non-maximum suppression keeps, by falling score.
 
@@ -150,8 +153,11 @@ def nms(boxes: Array, scores: Array, threshold: float) -> Array:
     return np.asarray(order[_suppress(boxes[order], limit)])
 
 
-def batched_nms(boxes: Array, scores: Array, classes: Array, threshold: float) -> Array:
+def batched_nms(boxes: Array, scores: Array, classes: Array, threshold: float, limit: int | None = None) -> Array:
     """Indices (k,), by falling score, of the boxes kept when :func:`nms` runs on every class alone.
+
+    With ``limit`` only the first that many, for which most boxes need not be looked at: whether a box is kept depends
+    on better ones only.
 
     Exact for every class: the coordinates are not shifted apart, so no precision is lost (torchvision shifts small
     inputs, and may then differ in a last digit).
@@ -164,10 +170,21 @@ def batched_nms(boxes: Array, scores: Array, classes: Array, threshold: float) -
     >>> batched_nms(boxes, np.array([0.6, 0.9]), np.array([1, 2]), 0.5)
     array([1, 0])
     """
-    boxes, scores, limit = _checked(boxes, scores, threshold)
+    boxes, scores, least = _checked(boxes, scores, threshold)
     classes = np.asarray(classes)
     if classes.shape != scores.shape:
         raise ValueError(f"expected one class for each of the {len(scores)} boxes, got shape {classes.shape}")
+    count = len(scores) if limit is None else _FIRST_LOOK * limit
+    while count < len(scores):
+        top = np.flatnonzero(scores >= np.partition(scores, len(scores) - count)[len(scores) - count])
+        kept = top[_batched_nms(boxes[top], scores[top], classes[top], least)]
+        if len(kept) >= limit:
+            return kept[:limit]
+        count *= 2
+    return _batched_nms(boxes, scores, classes, least)[:limit]
+
+
+def _batched_nms(boxes: Array, scores: Array, classes: Array, limit: np.float32) -> Array:
     order = np.lexsort((-scores, classes))
     boxes = boxes[order]
     change = np.flatnonzero(np.diff(classes[order])) + 1
