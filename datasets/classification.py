@@ -88,6 +88,6 @@ def find(root: Path) -> Layout | None:
             },
         )
     found = _classes(root)
-    if found and not split_folders(root):
+    if len(found) > 1 and not split_folders(root):
         return Layout("class folders", {"all": partial(ClassificationDataset, root, found, name=root.name)})
     return None

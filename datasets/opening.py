@@ -9,7 +9,7 @@ from pathlib import Path
 from . import classification, coco, csv, labelme, semantic, voc, yolo
 from .cleaning import log
 from .dataset import Concatenation, Dataset
-from .files import IMAGE_FOLDERS, Layout, pick_split, sorted_folders, split_of
+from .files import Layout, has_images, pick_split, sorted_folders, split_of
 
 # More specific formats first: a COCO set with a labels folder beside it opens as COCO.
 FORMATS: tuple[Callable[[Path], Layout | None], ...] = (
@@ -105,7 +105,7 @@ def recognise(path: Path) -> Layout:
             if (layout := find(folder)) is not None:
                 return layout
         inner = sorted_folders(folder)
-        if len(inner) != 1 or depth == 3 or inner[0].name.lower() in {n.lower() for n in IMAGE_FOLDERS}:
+        if len(inner) != 1 or depth == 3 or has_images(inner[0]):
             break
         folder, depth = inner[0], depth + 1  # archives often hold one folder in another
     raise ValueError(f"{path}: not a data set of a known layout; {_LOOKED_FOR}\nfound: {_listing(path)}")

@@ -231,11 +231,14 @@ def _pairs(
     xmls = {p.stem: p for p in sorted_files(xml_folder, {".xml"})}
     pairs: list[tuple[Path | None, Path]] = []
     for name in sorted({**images, **xmls}) if names is None else names:
-        if name in images:
-            pairs.append((xmls.get(name), images[name]))
-            if name not in xmls:
-                message = "no XML file: taken as an image without objects"
-                problems.append(Problem("missing annotation", "kept", str(images[name]), None, message))
+        if name in xmls and name in images:
+            pairs.append((xmls[name], images[name]))
+        elif name in images and names is not None:
+            pairs.append((None, images[name]))
+            message = "listed in the split, but no XML file: taken as an image without objects"
+            problems.append(Problem("missing annotation", "kept", str(images[name]), None, message))
+        elif name in images:
+            problems.append(Problem("missing annotation", "dropped", str(images[name]), None, "no XML file"))
         else:
             where = str(xmls.get(name, xml_folder / f"{name}.xml"))
             problems.append(problem("missing image", where, None, f"no image {name}.* in {image_folder}"))

@@ -107,7 +107,7 @@ def test_dirty_objects_are_reported_with_file_and_object_and_handled(trees, capl
     assert sample.masks[2][3, 11]
     assert sample.masks[2][22, 29]
     assert not sample.masks[2][15, 15]
-    with pytest.raises(datasets.DirtyDataError, match="train.json"):
+    with pytest.raises(datasets.DirtyDataError, match=r"train\.json"):
         COCODataset(path, strict=True)
 
 

@@ -119,7 +119,7 @@ def yolo_tree(trees, yaml):
     [
         "train: ../train/images\nval: ../valid/images\ntest: ../test/images\n\nnc: 2\nnames: ['cat', 'a dog']\n",
         "path: /nowhere/else\ntrain: train/images\nval: valid/images # comment\nnames:\n  0: cat\n  1: a dog\n",
-        "train: [train/images]\nval:\n  - valid/images\nnames:\n- cat\n- 'a dog'\nroboflow:\n  license: CC BY\n  a:\n    b: 1\n",
+        "train: [train/images]\nval:\n  - valid/images\nnames:\n- cat\n- 'a dog'\nroboflow:\n  a:\n    b: 1\n",
         'train: train\nval: valid\nnames: {0: cat,\n  1: "a dog"}\ndownload: |\n  import os\n  print("names: x")\n',
     ],
 )
@@ -367,3 +367,37 @@ def test_class_folders(trees):
     assert val.histogram().tolist() == [0, 1]
     flat = datasets.open(trees.root / "train")
     assert (flat.tasks, len(flat)) == (("classification",), 3)
+
+
+def test_layouts_of_well_known_downloads(trees):
+    """Darknet's lists in a folder of a folder, Kaggle's VOC, Oxford pets, FiftyOne, TensorFlow CSV, keras-retinanet."""
+    trees.image("darknet/data/obj_train_data/a.jpg")
+    trees.text("darknet/data/obj_train_data/a.txt", "0 .5 .5 .2 .2\n")
+    trees.text("darknet/data/obj.names", "cat\n")
+    trees.text("darknet/data/train.txt", "data/obj_train_data/a.jpg\n")
+    for name in "ab":
+        trees.image(f"pets/images/{name}.jpg")
+    trees.voc("pets/annotations/xmls/a.xml", [("cat", 1, 1, 9, 9)])
+    trees.label_map("pets/annotations/trimaps/a.png", MAP)
+    trees.image("fiftyone/data/a.jpg")
+    box = {"image_id": 10, "category_id": 3, "bbox": [1, 2, 3, 4], "area": 1}
+    trees.coco("fiftyone/labels.json", [box], ["a.jpg"])
+    for split in ("train", "valid"):
+        trees.image(f"tensorflow/{split}/a.jpg")
+        header = "filename,width,height,class,xmin,ymin,xmax,ymax"
+        trees.text(f"tensorflow/{split}/_annotations.csv", f"{header}\na.jpg,60,40,cat,1,2,30,20\n")
+    trees.image("retinanet/images/a.jpg")
+    trees.text("retinanet/train.csv", "images/a.jpg,1,2,30,20,cat\n")
+    trees.text("retinanet/val.csv", "images/a.jpg,1,2,30,20,dog\n")
+    trees.text("retinanet/classes.csv", "dog,0\ncat,1\n")
+    expected = {
+        "darknet": (None, "YOLO", [24, 16, 36, 24], ("cat",)),
+        "pets": (None, "VOC", [0, 0, 9, 9], ("cat",)),
+        "fiftyone": (None, "COCO", [1, 2, 4, 6], ("cat", "dog")),
+        "tensorflow": ("val", "CSV", [1, 2, 30, 20], ("cat",)),
+        "retinanet": ("val", "CSV", [1, 2, 30, 20], ("dog", "cat")),
+    }
+    for name, (split, kind, box, classes) in expected.items():
+        found = datasets.open(trees.root / name, split)
+        assert (found.format, found.categories, len(found)) == (kind, classes, 1)
+        np.testing.assert_allclose(found[0].boxes, [box], atol=1e-4)
