@@ -221,7 +221,8 @@ def table(results: Sequence[Result]) -> str:
 
 def prepare(tasks: Sequence[Task], sources: Mapping[str, str], photo: Path | None, folder: Path) -> None:
     """Write the weights and the inputs for the workers. `sources` names weights (entry or file) by model."""
-    from .. import load, read_image
+    from ..vision.image import read_image
+    from ..vision.models import load
 
     generator = np.random.default_rng(0)
     for model_name in {task.model for task in tasks}:

@@ -19,20 +19,20 @@ from ..weights.loading import match_state
 from ..weights.readers import read
 from .backbones import mobilenet_v3, resnet
 from .categories import Categories
-from .detection import faster_rcnn, nanodet, ssd
+from .detection import faster_rcnn, fcos, nanodet, retinanet, ssd
 from .model import Classifier, CropPreset, Model, ModelInfo
 
 log = logging.getLogger("chainsight")
 
-MODULES = (faster_rcnn, ssd, nanodet, resnet, mobilenet_v3)
+MODULES = (faster_rcnn, retinanet, fcos, ssd, nanodet, resnet, mobilenet_v3)
 MODELS: dict[str, ModelInfo] = {info.name: info for module in MODULES for info in module.MODELS}
 
 
 def list_models(task: str | None = None) -> list[str]:
     """The names of all models, or of those for one task ("detection", "classification", ...).
 
-    >>> list_models("detection")[:2]
-    ['fasterrcnn_resnet50_fpn', 'nanodet_g']
+    >>> "nanodet_g" in list_models("detection"), "nanodet_g" in list_models("classification")
+    (True, False)
     """
     tasks = {info.task for info in MODELS.values()}
     if task is not None and task not in tasks:
