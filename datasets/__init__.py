@@ -12,6 +12,7 @@ from .labelme import LabelMeDataset
 from .objects import ObjectDataset
 from .opening import open, splits
 from .semantic import LabelScheme, SemanticDataset
+from .shape_scenes import ShapeScenes
 from .voc import VOCDataset, VOCInstanceDataset
 from .voc_names import VOC_CATEGORIES
 from .yolo import YOLODataset
@@ -31,6 +32,7 @@ __all__ = [
     "ObjectDataset",
     "Problem",
     "SemanticDataset",
+    "ShapeScenes",
     "Subset",
     "VOCDataset",
     "VOCInstanceDataset",

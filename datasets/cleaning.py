@@ -10,6 +10,9 @@ outside               clipped  a box leaves the image; by up to half a pixel it 
 degenerate            dropped  nothing of at least 0.001 pixels a side is left (after clipping)
 no mask               kept     an object without outline in a set that has outlines: its box is its mask
 missing image         dropped  the annotated image file does not exist
+missing annotation    kept     an image without annotation file is one without objects; dropped where the
+                               annotation would be a label map, or an XML file that no split lists
+unnamed classes       kept     no file names the classes: numbers serve as names
 unknown class         dropped  an object of a class the set does not list
 unreadable            dropped  a line, object or file that is not in its format
 size                  kept     the image is not of the annotated size; boxes are clipped to the real one

@@ -350,7 +350,10 @@ def _open(
             pairs += _pairs_of_folder(place, labels, problems)
             continue
         for line in read_lines(place):
-            image = next((p for p in (place.parent / line, Path(line)) if p.is_file()), None)
+            parts = Path(line.replace("\\", "/")).parts  # often the paths of another computer
+            bases = (place.parent, place.parent.parent)
+            tries = [Path(line), *(base.joinpath(*parts[i:]) for i in range(len(parts)) for base in bases)]
+            image = next((p for p in tries if p.is_file()), None)
             if image is None:
                 problems.append(problem("missing image", str(place), None, f"no file {line}"))
                 continue
