@@ -210,12 +210,13 @@ def file_sha256(path: str | os.PathLike[str]) -> str:
 def describe_weights(model: Any, weights: str | os.PathLike[str] | None = None) -> dict[str, Any]:
     """Name, file and sha256 of a model's weights: of the file ``weights``, else of the model's published entry."""
     entry = getattr(model, "entry", None)
-    if weights is not None and Path(weights).is_file():
-        return {"name": Path(weights).name, "file": str(weights), "sha256": file_sha256(weights)}
+    file = weights if weights is not None and Path(weights).is_file() else getattr(model, "weights_file", None)
+    if file is not None:
+        return {"name": Path(file).name, "file": str(file), "sha256": file_sha256(file)}
     return {
         "name": weights if entry is None else entry.name,
         "file": None if entry is None else entry.url,
-        "sha256": getattr(model, "weights_sha256", None) or getattr(entry, "sha256", None),
+        "sha256": getattr(entry, "sha256", None),
     }
 
 

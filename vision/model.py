@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -12,6 +15,7 @@ from PIL import Image
 from ..core import Tensor, no_grad
 from ..core.layers import Module
 from ..weights.entry import WeightsEntry
+from ..weights.writer import save_safetensors
 from .categories import Categories
 from .image import Source, read_image
 from .results import Classification, Detections
@@ -32,7 +36,12 @@ class Model(Module, Generic[Result]):
     class_layers: tuple[str, ...] = ()
     name: str = ""
     entry: WeightsEntry | None = None
-    weights_sha256: str | None = None
+    weights_file: Path | None = None
+    about: Mapping[str, Any] = {}
+
+    def carry_over(self, name: str, fresh: np.ndarray, published: np.ndarray) -> np.ndarray:
+        """What a parameter of ``class_layers`` starts from when the classes change, given its published value."""
+        return fresh
 
     def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Result:
         raise NotImplementedError(f"{type(self).__name__} has no predict_image")
@@ -68,6 +77,25 @@ class Model(Module, Generic[Result]):
             if was_training:
                 self.train()
 
+    def save(self, path: str | os.PathLike[str], **facts: Any) -> None:
+        """Write the model to a ``.safetensors`` file that ``chainsight.load`` takes alone, all or nothing.
+
+        It carries the model's name, classes and ids, and the licence note of the weights it started from; ``facts``
+        (metrics, settings of a training) are stored beside them, as JSON. Raises ValueError for a model without a name.
+        """
+        if not self.name:
+            raise ValueError(
+                f"only a model made by chainsight.load has the name a file needs, not a {type(self).__name__}"
+            )
+        c = self.categories
+        about = {
+            "model": self.name,
+            "categories": {"names": c.names, "ids": c.ids, "slots": c.slots, "outputs": c.outputs},
+            "licence": self.entry.licence if self.entry else self.about.get("licence", "not stated"),
+            **facts,
+        }
+        save_safetensors(path, self.state_dict(), {"chainsight": json.dumps(about)})
+
 
 class Detector(Model[Detections]):
     """A model that finds boxes."""
@@ -91,7 +119,7 @@ class Detector(Model[Detections]):
 
 @dataclass(frozen=True)
 class CropPreset:
-    """Preprocessing for classification: the short side resized to ``resize``, then the middle ``crop`` pixels square."""
+    """For classification: the short side resized to ``resize``, then the square of ``crop`` pixels in the middle."""
 
     resize: int = 256
     crop: int = 224

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import hashlib
 import json
 import logging
 import os
@@ -19,12 +18,12 @@ from ..weights.loading import match_state
 from ..weights.readers import read
 from .backbones import mobilenet_v3, resnet
 from .categories import Categories
-from .detection import faster_rcnn, fcos, nanodet, retinanet, ssd
+from .detection import faster_rcnn, fcos, keypoint_rcnn, mask_rcnn, nanodet, retinanet, ssd
 from .model import Classifier, CropPreset, Model, ModelInfo
 
 log = logging.getLogger("chainsight")
 
-MODULES = (faster_rcnn, retinanet, fcos, ssd, nanodet, resnet, mobilenet_v3)
+MODULES = (faster_rcnn, mask_rcnn, keypoint_rcnn, retinanet, fcos, ssd, nanodet, resnet, mobilenet_v3)
 MODELS: dict[str, ModelInfo] = {info.name: info for module in MODULES for info in module.MODELS}
 
 
@@ -57,12 +56,11 @@ def load(
 ) -> Model[Any]:
     """A model of the zoo, ready to predict.
 
-    ``name`` is a model's name, or the file of a model saved by ``Model.save``. ``weights`` is "default" (the recommended
-    published entry), an entry's name, the path of a file in any format that holds them, or None for random values.
-    With ``categories``, names of classes other than those of the weights, the layers that depend on the classes start
-    fresh, and the log says which.
-    Files are downloaded once and verified. Raises ValueError for an unknown model or entry, WeightsError for a file that
-    does not fit, DownloadError for one that cannot be fetched.
+    ``name`` is a model's name, or the file of a model saved by ``Model.save``. ``weights`` is "default" (the published
+    entry that is recommended), an entry's name, the path of a file in any format, or None for random values. With
+    ``categories``, names of classes other than those of the weights, the layers that depend on the classes start fresh,
+    and the log says which. Files are downloaded once and verified. Raises ValueError for an unknown model or entry,
+    WeightsError for a file that does not fit, DownloadError for one that cannot be fetched.
 
     >>> model = load("nanodet_g", weights=None, categories=["boat", "buoy"])
     >>> model.categories.names
@@ -131,17 +129,19 @@ def fill(model: Model[Any], info: ModelInfo, path: Path, keep_classes: bool) -> 
     ignored = [f"{p}.{key}" if p else key for p, m in model.named_modules() for key in m.ignored_keys]
     heads = [] if keep_classes else [name for name in own if name.startswith(model.class_layers)]
     try:
+        found = read(path)
         report = match_state(
             own,
-            read(path),
+            found,
             renames=info.renames,
             allow_unexpected=[_escaped(key) for key in ignored],
             reinitialise=[_escaped(name) for name in heads],
         )
     except WeightsError as error:
         raise WeightsError(f"{path}: not weights of {info.name}: {error}") from None
-    model.load_state_dict(report.arrays, strict=False)
-    model.weights_sha256 = sha256_of(path)
+    carried = {name: model.carry_over(name, own[name], found[name]) for name in heads if name in found}
+    model.load_state_dict(report.arrays | carried, strict=False)
+    model.weights_file = Path(path)
     if report.reinitialised:
         log.warning(
             "%s: %d tensors loaded; started fresh for %d classes: %s",
@@ -156,34 +156,8 @@ def _escaped(name: str) -> str:
     return name.replace(".", r"\.")
 
 
-def sha256_of(path: str | os.PathLike[str]) -> str:
-    """The sha256 of a file, in hex."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def save(model: Model[Any], path: str | os.PathLike[str], **facts: Any) -> None:
-    """Write a model with its name, classes and licence note to a ``.safetensors`` file that ``load`` takes alone.
-
-    ``facts`` (metrics, settings of the training) are stored beside them, as JSON.
-    """
-    if model.name not in MODELS:
-        raise ValueError(f"only models of the zoo can be saved with their name, got {type(model).__name__}")
-    c = model.categories
-    about = {
-        "model": model.name,
-        "categories": {"names": c.names, "ids": c.ids, "slots": c.slots, "outputs": c.outputs},
-        "licence": model.entry.licence if model.entry else "not stated",
-        **facts,
-    }
-    writer.save_safetensors(path, model.state_dict(), {"chainsight": json.dumps(about)})
-
-
 def load_saved(path: str | os.PathLike[str], device: str | None = None) -> Model[Any]:
-    """A model from the file that ``save`` wrote. Raises WeightsError for any other file."""
+    """A model from the file that ``Model.save`` wrote. Raises WeightsError for any other file."""
     if not os.path.exists(path):
         raise WeightsError(f"{path}: there is no such file")
     metadata = writer.read_metadata(path)
@@ -196,7 +170,7 @@ def load_saved(path: str | os.PathLike[str], device: str | None = None) -> Model
     with init.skip_init():
         model = info.build(Categories(tuple(c["names"]), ids, tuple(c["slots"]), c["outputs"]))
     model.name = info.name
-    model.facts = about
+    model.about = about
     model.load_state_dict(match_state(model.state_dict(), read(path)).arrays)
-    model.weights_sha256 = sha256_of(path)
+    model.weights_file = Path(path)
     return model.to(device).eval() if device is not None else model.eval()
