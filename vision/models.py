@@ -16,14 +16,57 @@ from ..weights.entry import WeightsEntry
 from ..weights.errors import WeightsError
 from ..weights.loading import match_state
 from ..weights.readers import read
-from .backbones import mobilenet_v3, resnet
+from .backbones import (
+    alexnet,
+    convnext,
+    densenet,
+    efficientnet,
+    googlenet,
+    inception_v3,
+    maxvit,
+    mnasnet,
+    mobilenet_v2,
+    mobilenet_v3,
+    regnet,
+    resnet,
+    shufflenet_v2,
+    squeezenet,
+    swin,
+    vgg,
+    vit,
+)
 from .categories import Categories
 from .detection import faster_rcnn, fcos, keypoint_rcnn, mask_rcnn, nanodet, retinanet, ssd
 from .model import Classifier, CropPreset, Model, ModelInfo
 
 log = logging.getLogger("chainsight")
 
-MODULES = (faster_rcnn, mask_rcnn, keypoint_rcnn, retinanet, fcos, ssd, nanodet, resnet, mobilenet_v3)
+MODULES = (
+    faster_rcnn,
+    mask_rcnn,
+    keypoint_rcnn,
+    retinanet,
+    fcos,
+    ssd,
+    nanodet,
+    resnet,
+    mobilenet_v3,
+    alexnet,
+    vgg,
+    googlenet,
+    inception_v3,
+    densenet,
+    squeezenet,
+    mobilenet_v2,
+    shufflenet_v2,
+    mnasnet,
+    efficientnet,
+    regnet,
+    convnext,
+    vit,
+    swin,
+    maxvit,
+)
 MODELS: dict[str, ModelInfo] = {info.name: info for module in MODULES for info in module.MODELS}
 
 

@@ -11,7 +11,6 @@ from ...core import functions as F
 from ...core.layers import (
     Activation,
     BatchNorm2d,
-    Conv2d,
     Dropout,
     HardSigmoid,
     HardSwish,
@@ -23,7 +22,7 @@ from ...core.layers import (
 from ...weights.torchvision import imagenet_entry
 from ..categories import Categories
 from ..model import Classifier, ModelInfo
-from .blocks import Norm, conv_norm_activation, make_divisible
+from .blocks import Norm, SqueezeExcitation, conv_norm_activation, make_divisible
 
 default_norm = partial(BatchNorm2d, eps=1e-3, momentum=0.01)
 
@@ -80,19 +79,6 @@ SMALL = (  # table 2
 )
 
 
-class SqueezeExcitation(Module):
-    """Channels scaled by a gate computed from their means (Hu et al. 2018; section 5.3)."""
-
-    def __init__(self, channels: int, squeezed: int) -> None:
-        self.fc1 = Conv2d(channels, squeezed, 1)
-        self.fc2 = Conv2d(squeezed, channels, 1)
-        self.relu, self.gate = ReLU(), HardSigmoid()
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.fc1.fused(F.mean(x, (2, 3), True), None, self.relu)
-        return x * self.fc2.fused(y, None, self.gate)
-
-
 class InvertedResidual(Module):
     """Expand, depthwise, squeeze-and-excite, project (figure 4)."""
 
@@ -106,20 +92,13 @@ class InvertedResidual(Module):
             conv_norm_activation(inner, inner, row.kernel, stride, row.dilation, inner, norm=norm, activation=act())
         )
         if row.squeeze:
-            parts.append(SqueezeExcitation(inner, make_divisible(inner // 4)))
+            parts.append(SqueezeExcitation(inner, make_divisible(inner // 4), gate=HardSigmoid()))
         parts.append(conv_norm_activation(inner, row.out, 1, norm=norm))
         self.block = Sequential(*parts)
         self.residual = row.stride == 1 and in_channels == row.out
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.residual:
-            return self.block(x)  # type: ignore[no-any-return]
-        *body, project = self.block
-        y = x
-        for part in body:
-            y = part(y)
-        conv, norm = project  # type: ignore[misc]
-        return conv.fused(y, norm, None, x)  # type: ignore[no-any-return]
+        return self.block(x, x if self.residual else None)  # type: ignore[no-any-return]
 
 
 class MobileNetV3(Module):

@@ -1,17 +1,19 @@
-"""ResNet: He et al. 2015, "Deep residual learning for image recognition", with the stride on the 3x3 convolution (v1.5)."""
+"""ResNet: He et al. 2015, "Deep residual learning for image recognition", with the stride on the 3x3 convolution;
+ResNeXt: Xie et al. 2016, "Aggregated residual transformations for deep neural networks"; and Wide ResNet: Zagoruyko
+and Komodakis 2016, "Wide residual networks"."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 from ...core import Tensor
 from ...core import functions as F
 from ...core.layers import BatchNorm2d, Conv2d, Linear, Module, ReLU, Sequential, init
-from ...weights.entry import WeightsEntry
 from ...weights.torchvision import imagenet_entry
 from ..categories import Categories
-from ..model import Classifier, ModelInfo
-from .blocks import Norm
+from ..model import Classifier
+from .blocks import Norm, classifier_info
 
 
 class BasicBlock(Module):
@@ -165,30 +167,82 @@ def resnet152(categories: Categories) -> ResNetClassifier:
     return ResNetClassifier(Bottleneck, (3, 8, 36, 3), categories)
 
 
-def _info(build: Callable[[Categories], ResNetClassifier], gflops: float, *entries: WeightsEntry) -> ModelInfo:
-    paper = "He et al. 2015, Deep residual learning for image recognition"
-    return ModelInfo(build.__name__, "classification", build, Categories.plain, entries, paper, gflops)
+def resnext50_32x4d(categories: Categories) -> ResNetClassifier:
+    """ResNeXt-50 with 32 groups of 4 channels (table 1 of the paper)."""
+    return ResNetClassifier(Bottleneck, (3, 4, 6, 3), categories, groups=32, base=4)
 
 
+def resnext101_32x8d(categories: Categories) -> ResNetClassifier:
+    """ResNeXt-101 with 32 groups of 8 channels."""
+    return ResNetClassifier(Bottleneck, (3, 4, 23, 3), categories, groups=32, base=8)
+
+
+def resnext101_64x4d(categories: Categories) -> ResNetClassifier:
+    """ResNeXt-101 with 64 groups of 4 channels."""
+    return ResNetClassifier(Bottleneck, (3, 4, 23, 3), categories, groups=64, base=4)
+
+
+def wide_resnet50_2(categories: Categories) -> ResNetClassifier:
+    """ResNet-50 with 3x3 convolutions of twice the width."""
+    return ResNetClassifier(Bottleneck, (3, 4, 6, 3), categories, base=128)
+
+
+def wide_resnet101_2(categories: Categories) -> ResNetClassifier:
+    """ResNet-101 with 3x3 convolutions of twice the width."""
+    return ResNetClassifier(Bottleneck, (3, 4, 23, 3), categories, base=128)
+
+
+info = partial(classifier_info, "He et al. 2015, Deep residual learning for image recognition")
+info_next = partial(classifier_info, "Xie et al. 2016, Aggregated residual transformations for deep neural networks")
+info_wide = partial(classifier_info, "Zagoruyko and Komodakis 2016, Wide residual networks")
 MODELS = (
-    _info(resnet18, 1.814, imagenet_entry(1, "resnet18-f37072fd", 11_689_512, 69.758, 89.078)),
-    _info(resnet34, 3.664, imagenet_entry(1, "resnet34-b627a593", 21_797_672, 73.314, 91.420)),
-    _info(
+    info(resnet18, 1.814, imagenet_entry(1, "resnet18-f37072fd", 11_689_512, 69.758, 89.078)),
+    info(resnet34, 3.664, imagenet_entry(1, "resnet34-b627a593", 21_797_672, 73.314, 91.420)),
+    info(
         resnet50,
         4.089,
         imagenet_entry(2, "resnet50-11ad3fa6", 25_557_032, 80.858, 95.434, resize=232),
         imagenet_entry(1, "resnet50-0676ba61", 25_557_032, 76.130, 92.862),
     ),
-    _info(
+    info(
         resnet101,
         7.801,
         imagenet_entry(2, "resnet101-cd907fc2", 44_549_160, 81.886, 95.780, resize=232),
         imagenet_entry(1, "resnet101-63fe2227", 44_549_160, 77.374, 93.546),
     ),
-    _info(
+    info(
         resnet152,
         11.514,
         imagenet_entry(2, "resnet152-f82ba261", 60_192_808, 82.284, 96.002, resize=232),
         imagenet_entry(1, "resnet152-394f9c45", 60_192_808, 78.312, 94.046),
+    ),
+    info_next(
+        resnext50_32x4d,
+        4.23,
+        imagenet_entry(2, "resnext50_32x4d-1a0047aa", 25_028_904, 81.198, 95.340, resize=232),
+        imagenet_entry(1, "resnext50_32x4d-7cdf4587", 25_028_904, 77.618, 93.698),
+    ),
+    info_next(
+        resnext101_32x8d,
+        16.414,
+        imagenet_entry(2, "resnext101_32x8d-110c445d", 88_791_336, 82.834, 96.228, resize=232),
+        imagenet_entry(1, "resnext101_32x8d-8ba56ff5", 88_791_336, 79.312, 94.526),
+    ),
+    info_next(
+        resnext101_64x4d,
+        15.46,
+        imagenet_entry(1, "resnext101_64x4d-173b62eb", 83_455_272, 83.246, 96.454, resize=232),
+    ),
+    info_wide(
+        wide_resnet50_2,
+        11.398,
+        imagenet_entry(2, "wide_resnet50_2-9ba9bcbe", 68_883_240, 81.602, 95.758, resize=232),
+        imagenet_entry(1, "wide_resnet50_2-95faca4d", 68_883_240, 78.468, 94.086),
+    ),
+    info_wide(
+        wide_resnet101_2,
+        22.753,
+        imagenet_entry(2, "wide_resnet101_2-d733dc28", 126_886_696, 82.510, 96.020, resize=232),
+        imagenet_entry(1, "wide_resnet101_2-32ee1156", 126_886_696, 78.848, 94.284),
     ),
 )
