@@ -34,15 +34,15 @@ class Optimizer:
     slots: tuple[str, ...] = ()  # the names of the arrays that a parameter's state consists of
 
     def __init__(self, params: Parameters, **settings: Any) -> None:
-        given = list(params)
+        given: list[Any] = list(params)
         groups = given if given and isinstance(given[0], Mapping) else [{"params": given}]
         self.groups: list[Group] = []
         for i, group in enumerate(groups):
-            own = {k: v for k, v in group.items() if k != "params"}  # type: ignore[union-attr]
+            own = {k: v for k, v in group.items() if k != "params"}
             unknown = sorted(own.keys() - settings.keys())
             if unknown:
                 raise ValueError(f"group {i}: expected settings of {', '.join(settings)}, got {', '.join(unknown)}")
-            self.groups.append(Group(list(group["params"]), settings | own))  # type: ignore[index, call-overload]
+            self.groups.append(Group(list(group["params"]), settings | own))
         for group_settings in (g.settings for g in self.groups):
             for name, value in group_settings.items():
                 for number in value if isinstance(value, tuple) else (value,):

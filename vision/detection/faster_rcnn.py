@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from ...core.layers import FrozenBatchNorm2d, Module
+from ...core import Tensor
+from ...core.layers import BatchNorm2d, FrozenBatchNorm2d, Module
+from ...weights.entry import WeightsEntry
 from ...weights.loading import TORCHVISION_RENAMES
 from ...weights.torchvision import coco_entry
 from .. import boxes as box_ops
+from ..backbones.blocks import Norm
+from ..backbones.mobilenet_v3 import LARGE, MobileNetV3
 from ..backbones.resnet import Bottleneck, ResNet
+from ..backbones.stages import Stages
 from ..categories import Categories
 from ..model import Detector, ModelInfo
 from ..results import Detections
+from ..sample import Sample
 from .anchors import AnchorGenerator
 from .fpn import LastLevelMaxPool, PyramidBackbone
 from .resizing import ShortSideResize
-from .roi import BoxPredictor, RoIHeads, TwoMLPHead
+from .roi import BoxPredictor, RoIHeads, TwoMLPHead, conv_fc_head
 from .rpn import RegionProposalNetwork, RPNHead
+from .targets import truth_of
+
+
+class Found(NamedTuple):
+    """What was found in one photo, in pixels of the network's input: ``boxes`` (n, 4), ``scores`` (n,), ``slots`` (n,).
+
+    ``levels`` are the feature maps that regions are taken from, ``size`` is the photo's (height, width) in the input.
+    """
+
+    levels: list[Tensor]
+    size: tuple[int, int]
+    boxes: np.ndarray
+    scores: np.ndarray
+    slots: np.ndarray
 
 
 class FasterRCNN(Detector):
@@ -43,41 +65,139 @@ class FasterRCNN(Detector):
         self.categories, self.resize = categories, resize
 
     def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Detections:
+        return self.result(image, self.find(image, score_threshold))
+
+    def find(self, image: np.ndarray, score_threshold: float | None) -> Found:
+        """The objects of a photo, still in pixels of the network's input, and the features they were found in."""
         x, size = self.resize(image)
         levels = self.backbone(x)
         logits, codes = self.rpn(levels)
         anchors = self.rpn.anchors([level.shape[2:] for level in levels], x.shape[2:])  # type: ignore[misc, arg-type]
         proposals = self.rpn.propose([t.numpy()[0] for t in logits], [t.numpy()[0] for t in codes], anchors, size)
+        if not len(proposals):
+            return Found(levels[:-1], size, proposals, np.zeros(0, np.float32), np.zeros(0, np.int64))
         scores, deltas = self.roi_heads(levels[:-1], [proposals], size)
         threshold = self.score_threshold if score_threshold is None else score_threshold
         boxes, score, slots = self.roi_heads.select(scores.numpy(), deltas.numpy(), proposals, size, threshold)
-        boxes = box_ops.scale(boxes, size, image.shape[:2])  # type: ignore[arg-type]
-        return self.detections(image, boxes, score, slots)
+        known = self.categories.labels_of(slots) >= 0
+        return Found(levels[:-1], size, boxes[known], score[known], slots[known])
+
+    def result(self, image: np.ndarray, found: Found) -> Detections:
+        """The boxes that were found, in pixels of the photo."""
+        boxes = box_ops.scale(found.boxes, found.size, image.shape[:2])  # type: ignore[arg-type]
+        return self.detections(image, boxes, found.scores, found.slots)
+
+    def losses(self, samples: Sequence[Sample], rng: np.random.Generator) -> dict[str, Tensor]:
+        """The losses of the proposals and of the heads of a batch; training minimises their sum.
+
+        ``rng`` chooses the anchors and regions that are learned from.
+        """
+        x, sizes = self.resize.batch([sample.image for sample in samples])
+        truths = []
+        for sample, size in zip(samples, sizes):
+            boxes = np.zeros((0, 4), np.float32) if sample.boxes is None else sample.boxes
+            truths.append(truth_of(sample, self.categories, box_ops.scale(boxes, sample.size, size)))
+        levels = self.backbone(x)
+        logits, codes = self.rpn(levels)
+        anchors = self.rpn.anchors([level.shape[2:] for level in levels], x.shape[2:])  # type: ignore[misc, arg-type]
+        losses = self.rpn.losses(logits, codes, anchors, truths, rng)
+        proposals = [
+            self.rpn.propose(
+                [t.data[i] for t in logits], [t.data[i] for t in codes], anchors, size, self.rpn.in_training
+            )
+            for i, size in enumerate(sizes)
+        ]
+        largest = (max(height for height, _ in sizes), max(width for _, width in sizes))
+        return losses | self.roi_heads.losses(levels[:-1], proposals, truths, largest, rng)
 
 
 PYRAMID_SIZES = [[32], [64], [128], [256], [512]]
+RATIOS = (0.5, 1.0, 2.0)
+published_norm = partial(FrozenBatchNorm2d, eps=0.0)  # of the first ResNet-50 weights: they were trained with this eps
+
+
+def resnet50_pyramid(norm: Norm, pyramid_norm: Norm | None = None) -> PyramidBackbone:
+    """ResNet-50 and a pyramid of strides 4 to 64, 256 channels wide."""
+    body = ResNet(Bottleneck, (3, 4, 6, 3), norm=norm)
+    return PyramidBackbone(body, (0, 1, 2, 3), 256, LastLevelMaxPool(), pyramid_norm)
+
+
+def pyramid_rpn(depth: int = 1) -> RegionProposalNetwork:
+    """The proposals of `resnet50_pyramid`: one size of anchors for each level, ``depth`` convolutions."""
+    anchors = AnchorGenerator(PYRAMID_SIZES, RATIOS)
+    return RegionProposalNetwork(RPNHead(256, anchors.per_cell[0], depth), anchors)
 
 
 def fasterrcnn_resnet50_fpn(categories: Categories) -> FasterRCNN:
-    """Faster R-CNN with a ResNet-50 and a pyramid of strides 4 to 64; the published weights have batch norms of eps 0."""
-    body = ResNet(Bottleneck, (3, 4, 6, 3), norm=partial(FrozenBatchNorm2d, eps=0.0))
-    backbone = PyramidBackbone(body, (0, 1, 2, 3), 256, LastLevelMaxPool())
-    anchors = AnchorGenerator(PYRAMID_SIZES, (0.5, 1.0, 2.0))
-    rpn = RegionProposalNetwork(RPNHead(256, anchors.per_cell[0]), anchors)
+    """Faster R-CNN with a ResNet-50 and a pyramid of strides 4 to 64."""
     heads = RoIHeads(TwoMLPHead(256 * 7 * 7), BoxPredictor(1024, categories.outputs))
-    return FasterRCNN(backbone, rpn, heads, categories)
+    return FasterRCNN(resnet50_pyramid(published_norm), pyramid_rpn(), heads, categories)
 
 
-MODELS = (
-    ModelInfo(
-        name="fasterrcnn_resnet50_fpn",
+def fasterrcnn_resnet50_fpn_v2(categories: Categories) -> FasterRCNN:
+    """The same with norms and more convolutions in its heads (Li et al. 2021, "Benchmarking detection transfer")."""
+    heads = RoIHeads(conv_fc_head(256), BoxPredictor(1024, categories.outputs))
+    return FasterRCNN(resnet50_pyramid(BatchNorm2d, BatchNorm2d), pyramid_rpn(2), heads, categories)
+
+
+def _mobilenet(categories: Categories, per_level: int, total: int, resize: ShortSideResize) -> FasterRCNN:
+    """Faster R-CNN on two maps of MobileNetV3-Large, both of stride 32, with anchors of all sizes on each."""
+    body = MobileNetV3(LARGE, FrozenBatchNorm2d, at=(13, 16))
+    stages = Stages(body.features, body.at, body.channels)
+    anchors = AnchorGenerator([[32, 64, 128, 256, 512]] * 3, RATIOS)
+    rpn = RegionProposalNetwork(RPNHead(256, anchors.per_cell[0]), anchors, per_level, total, score_threshold=0.05)
+    heads = RoIHeads(TwoMLPHead(256 * 7 * 7), BoxPredictor(1024, categories.outputs))
+    return FasterRCNN(PyramidBackbone(stages, (0, 1), 256, LastLevelMaxPool()), rpn, heads, categories, resize)
+
+
+def fasterrcnn_mobilenet_v3_large_fpn(categories: Categories) -> FasterRCNN:
+    """Faster R-CNN on MobileNetV3-Large, 800 pixels."""
+    return _mobilenet(categories, 1000, 1000, ShortSideResize())
+
+
+def fasterrcnn_mobilenet_v3_large_320_fpn(categories: Categories) -> FasterRCNN:
+    """Faster R-CNN on MobileNetV3-Large, 320 pixels and 150 proposals: for phones."""
+    return _mobilenet(categories, 150, 150, ShortSideResize(320, 640))
+
+
+def _info(build: Callable[[Categories], FasterRCNN], entry: WeightsEntry, gflops: float, paper: str) -> ModelInfo:
+    return ModelInfo(
+        name=build.__name__,
         task="detection",
-        build=fasterrcnn_resnet50_fpn,
+        build=build,
         spread=Categories.with_background,
         published=Categories.by_id,
-        entries=(coco_entry("fasterrcnn_resnet50_fpn_coco-258fb6c6", 41_755_286, box_ap=37.0),),
-        paper="Ren et al. 2015, Faster R-CNN; Lin et al. 2017, Feature pyramid networks",
-        gflops=134.38,
+        entries=(entry,),
+        paper="Ren et al. 2015, Faster R-CNN; " + paper,
+        gflops=gflops,
         renames=TORCHVISION_RENAMES,
+    )
+
+
+PYRAMIDS, MOBILE = "Lin et al. 2017, Feature pyramid networks", "Howard et al. 2019, Searching for MobileNetV3"
+MODELS = (
+    _info(
+        fasterrcnn_resnet50_fpn,
+        coco_entry("fasterrcnn_resnet50_fpn_coco-258fb6c6", 41_755_286, box_ap=37.0),
+        134.38,
+        PYRAMIDS,
+    ),
+    _info(
+        fasterrcnn_resnet50_fpn_v2,
+        coco_entry("fasterrcnn_resnet50_fpn_v2_coco-dd69338a", 43_712_278, box_ap=46.7),
+        280.371,
+        "Li et al. 2021, Benchmarking detection transfer learning with vision transformers",
+    ),
+    _info(
+        fasterrcnn_mobilenet_v3_large_fpn,
+        coco_entry("fasterrcnn_mobilenet_v3_large_fpn-fb6a3cc7", 19_386_354, box_ap=32.8),
+        4.494,
+        MOBILE,
+    ),
+    _info(
+        fasterrcnn_mobilenet_v3_large_320_fpn,
+        coco_entry("fasterrcnn_mobilenet_v3_large_320_fpn-907ea3f9", 19_386_354, box_ap=22.8),
+        0.719,
+        MOBILE,
     ),
 )

@@ -19,6 +19,8 @@ from .. import boxes as box_ops
 from ..categories import Categories
 from ..model import Detector, ModelInfo, sigmoid, softmax
 from ..results import Detections
+from ..sample import Sample
+from .targets import NEITHER, Truth, adaptive_match, truth_of
 
 MEAN, STD = (103.53, 116.28, 123.675), (57.375, 57.12, 58.395)  # of blue, green and red, 0 to 255
 
@@ -147,11 +149,17 @@ class NanoDet(Detector):
 
     >>> model = nanodet_g(Categories.plain(["boat"]))
     >>> model.parameter_count()
-    3764637
+    3758055
     """
 
     class_layers = ("head.gfl_cls.",)
     nms_threshold, limit = 0.6, 100
+    octave_scale, candidates = 8, 9  # of the anchors that training matches, in strides; of each level for each object
+
+    def carry_over(self, name: str, fresh: np.ndarray, published: np.ndarray) -> np.ndarray:
+        """The classes' rows start fresh, the distances' rows go on."""
+        sides = 4 * GFLHead.bins
+        return np.concatenate([fresh[:-sides], published[-sides:].astype(fresh.dtype)])
 
     def __init__(self, backbone: CspNet, channels: int, categories: Categories, size: tuple[int, int]) -> None:
         self.backbone = backbone
@@ -203,8 +211,61 @@ class NanoDet(Detector):
         boxes = (boxes - np.tile(matrix[:2, 2], 2)) / matrix[0, 0]
         boxes = box_ops.clip(boxes.astype(np.float32), image.shape[:2])[where]  # type: ignore[arg-type]
         scores = sigmoid(logits[cell, column])
-        keep = box_ops.batched_nms(boxes, scores, column, self.nms_threshold)[: self.limit]
+        keep = box_ops.batched_nms(boxes, scores, column, self.nms_threshold, self.limit)
         return self.detections(image, boxes[keep], scores[keep], column[keep])
+
+    def losses(self, samples: Sequence[Sample], rng: np.random.Generator) -> dict[str, Tensor]:
+        """The "quality", "box" and "distribution" losses of a batch; training minimises their sum.
+
+        Generalized focal loss (Li et al. 2020) on the cells that ATSS gives to the objects, weighted as in the official
+        code: quality focal loss (beta 2) over the number of these cells; GIoU loss (times 2) and distribution focal
+        loss (times 1/4) weighted by the cell's best score, over the sum of these weights.
+        """
+        inputs, truths = [], []
+        for sample in samples:
+            x, matrix = self.preprocess(sample.image)
+            inputs.append(x.data)
+            boxes = np.zeros((0, 4), np.float32) if sample.boxes is None else sample.boxes
+            boxes = (boxes * matrix[0, 0] + np.tile(matrix[:2, 2], 2)).astype(np.float32)
+            truths.append(truth_of(sample, self.categories, box_ops.clip(boxes, self.size)))
+        logits, distances = self(Tensor(np.concatenate(inputs)))
+        return self.losses_of(logits, distances, truths)
+
+    def losses_of(self, logits: Tensor, distances: Tensor, truths: Sequence[Truth]) -> dict[str, Tensor]:
+        """The losses of what the head said, (n, cells, classes) and (n, cells, 4, bins), about n images."""
+        points, strides = self.centres(self.size)
+        reach = self.octave_scale / 2 * strides[:, None]
+        ends = np.flatnonzero(np.diff(strides)) + 1
+        anchors = np.split(np.concatenate([points - reach, points + reach], 1), ends)
+        matches = np.stack([adaptive_match(anchors, truth, self.candidates) for truth in truths])
+        image, cell = np.nonzero(matches >= 0)
+        objects = [(t.boxes[m[m >= 0]], t.slots[m[m >= 0]]) for t, m in zip(truths, matches)]
+        boxes, slots = (np.concatenate(parts) for parts in zip(*objects))
+
+        # from here on in strides of the cell
+        where, box = points[cell] / strides[cell, None], boxes / strides[cell, None]
+        bins = F.softmax(distances[image, cell], 2)
+        sides = (bins * Tensor(np.arange(GFLHead.bins, dtype=np.float32))).sum(2)
+        signs = Tensor(np.array([-1, -1, 1, 1], np.float32))
+        found = Tensor(np.tile(where, 2)) + sides * signs
+        score = sigmoid(logits.data[image, cell]).max(1) if len(cell) else np.zeros(0, np.float32)
+        total = max(float(score.sum()), 1e-12)
+        loss_box = (F.iou_loss(found, Tensor(box), "giou", "none", eps=1e-6) * Tensor(score)).sum() * (2 / total)
+
+        side = np.clip(box_ops.encode_distances(where, box), 0, GFLHead.bins - 1 - 0.1)
+        at = np.arange(GFLHead.bins, dtype=np.float32)
+        share = np.maximum(1 - np.abs(at - side[..., None]), 0) * score[:, None, None]  # between the two nearest bins
+        log_bins = F.log_softmax(distances[image, cell], 2)
+        loss_distribution = -(log_bins * Tensor(share)).sum() * (0.25 / (4 * total))
+
+        quality = np.zeros(logits.shape, np.float32)
+        overlap = 1 - F.iou_loss(found.detach(), Tensor(box), "iou", "none", eps=1e-6).data
+        quality[image, cell, slots] = overlap
+        counted = Tensor((matches != NEITHER)[..., None].astype(np.float32))
+        wrong = F.sigmoid(logits) - Tensor(quality)
+        loss_quality = F.sigmoid_cross_entropy(logits, Tensor(quality), "none") * wrong * wrong * counted
+        claimed = sum(max(int((m >= 0).sum()), 1) for m in matches)
+        return {"quality": loss_quality.sum() / claimed, "box": loss_box, "distribution": loss_distribution}
 
 
 def nanodet_g(categories: Categories) -> NanoDet:

@@ -39,6 +39,15 @@ class ShortSideResize:
         padded[0, :height, :width] = x.numpy()[0].transpose(1, 2, 0)
         return Tensor(padded.transpose(0, 3, 1, 2)), (height, width)
 
+    def batch(self, images: Sequence[np.ndarray]) -> tuple[Tensor, list[tuple[int, int]]]:
+        """The tensor (n, 3, padded height, padded width) of several photos, and the (height, width) of each in it."""
+        single = [self(image) for image in images]
+        rows, columns = (max(x.shape[axis] for x, _ in single) for axis in (2, 3))
+        padded = np.zeros((len(single), rows, columns, 3), np.float32)
+        for i, (x, _) in enumerate(single):
+            padded[i, : x.shape[2], : x.shape[3]] = x.numpy()[0].transpose(1, 2, 0)
+        return Tensor(padded.transpose(0, 3, 1, 2)), [size for _, size in single]
+
 
 @dataclass(frozen=True)
 class FixedResize:

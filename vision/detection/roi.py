@@ -8,9 +8,11 @@ import numpy as np
 
 from ...core import Tensor
 from ...core import functions as F
-from ...core.layers import Linear, Module, ReLU, init
+from ...core.layers import BatchNorm2d, Flatten, Linear, Module, ReLU, Sequential, init
 from .. import boxes as box_ops
 from ..model import softmax
+from .targets import Truth, match, sample_balanced
+from .towers import tower
 
 
 class MultiScaleRoIAlign:
@@ -61,6 +63,12 @@ class TwoMLPHead(Module):
         return self.fc7.fused(self.fc6.fused(x, self.relu), self.relu)
 
 
+def conv_fc_head(channels: int, width: int = 1024) -> Sequential:
+    """Four normed convolutions on the 7x7 features and one fully connected layer."""
+    convs = list(tower(channels, 4, BatchNorm2d))
+    return Sequential(*convs, Flatten(), Linear(channels * 7 * 7, width), ReLU())
+
+
 class BoxPredictor(Module):
     """Class logits (r, classes) and a box code for each class (r, classes * 4)."""
 
@@ -109,5 +117,41 @@ class RoIHeads(Module):
         boxes, score = box_ops.clip(boxes, image_size), scores[row, column]
         valid = box_ops.at_least(boxes, 1e-2)
         boxes, score, column = boxes[valid], score[valid], column[valid]
-        keep = box_ops.batched_nms(boxes, score, column, self.nms_threshold)[: self.limit]
+        keep = box_ops.batched_nms(boxes, score, column, self.nms_threshold, self.limit)
         return boxes[keep], score[keep], column[keep]
+
+    def sample(
+        self, proposals: np.ndarray, truth: Truth, rng: np.random.Generator
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """512 regions of an image to learn from, a quarter of them objects (section 2.3); objects are proposals too.
+
+        Returns their boxes (r, 4), the objects (k,) that the first k of them belong to, and the classes (r,).
+        """
+        regions = np.concatenate([proposals, truth.boxes])
+        matches = match(regions, truth, 0.5, 0.5)
+        objects, background = sample_balanced(matches, 512, 0.25, rng)
+        matched = matches[objects]
+        slots = np.concatenate([truth.slots[matched], np.zeros(len(background), np.int64)])
+        return regions[np.concatenate([objects, background])], matched, slots
+
+    def losses(
+        self,
+        levels: Sequence[Tensor],
+        proposals: Sequence[np.ndarray],
+        truths: Sequence[Truth],
+        image_size: tuple[int, int],
+        rng: np.random.Generator,
+    ) -> dict[str, Tensor]:
+        """The losses of the heads on regions sampled from the proposals (r_i, 4) of each image (equation 1)."""
+        sampled = [self.sample(p, t, rng) for p, t in zip(proposals, truths, strict=True)]
+        boxes = [box for box, _, _ in sampled]
+        logits, codes = self(levels, boxes, image_size)
+        slots = np.concatenate([slot for _, _, slot in sampled])
+        wanted = [
+            self.coder.encode(box[: len(matched)], truth.boxes[matched])
+            for (box, matched, _), truth in zip(sampled, truths, strict=True)
+        ]
+        row = np.flatnonzero(slots)
+        code = codes.reshape(len(slots), -1, 4)[row, slots[row]]
+        box = F.smooth_l1_loss(code, Tensor(np.concatenate(wanted)), 1 / 9, "sum")
+        return {"class": F.softmax_cross_entropy(logits, slots), "box": box / max(len(slots), 1)}

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...core import Tensor
+from ...core import functions as F
 from ...core.layers import Conv2d, Module, ReLU, Sequential, init
 from .. import boxes as box_ops
 from ..model import sigmoid
 from .anchors import AnchorGenerator
+from .targets import Truth, match_and_claim_ties, sample_balanced
 
 
 class RPNHead(Module):
@@ -34,6 +36,7 @@ class RegionProposalNetwork(Module):
     """
 
     coder = box_ops.BoxCoder((1.0, 1.0, 1.0, 1.0))
+    in_training = (2000, 2000)  # what ``per_level`` and ``total`` are there
 
     def __init__(
         self,
@@ -82,7 +85,35 @@ class RegionProposalNetwork(Module):
         box, level = box_ops.clip(np.concatenate(boxes), image_size), np.concatenate(level_of)
         valid = box_ops.at_least(box, 1e-3) & (objectness >= self.score_threshold)
         box, objectness, level = box[valid], objectness[valid], level[valid]
-        return box[box_ops.batched_nms(box, objectness, level, self.nms_threshold)[:total]]
+        return box[box_ops.batched_nms(box, objectness, level, self.nms_threshold, total)]
+
+    def losses(
+        self,
+        logits: Sequence[Tensor],
+        codes: Sequence[Tensor],
+        anchors: Sequence[np.ndarray],
+        truths: Sequence[Truth],
+        rng: np.random.Generator,
+    ) -> dict[str, Tensor]:
+        """The losses of ``forward``'s outputs (section 3.1.2), on 256 anchors of each image, half of them objects."""
+        flat = np.concatenate(anchors)
+        rows, labels, at, wanted = [], [], [], []
+        for i, truth in enumerate(truths):
+            matches = match_and_claim_ties(flat, truth, 0.7, 0.3)
+            objects, background = sample_balanced(matches, 256, 0.5, rng)
+            start = i * len(flat)
+            rows += [objects + start, background + start]
+            labels += [np.ones(len(objects), np.float32), np.zeros(len(background), np.float32)]
+            at.append(objects + start)
+            wanted.append(self.coder.encode(flat[objects], truth.boxes[matches[objects]]))
+        row = np.concatenate(rows)
+        logit = F.concatenate(list(logits), 1).reshape(-1)[row]
+        code = F.concatenate(list(codes), 1).reshape(-1, 4)[np.concatenate(at)]
+        box = F.smooth_l1_loss(code, Tensor(np.concatenate(wanted)), 1 / 9, "sum")
+        return {
+            "objectness": F.sigmoid_cross_entropy(logit, Tensor(np.concatenate(labels))),
+            "proposal box": box / max(len(row), 1),
+        }
 
 
 def top_indices(scores: np.ndarray, count: int) -> np.ndarray:

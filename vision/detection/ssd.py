@@ -17,9 +17,11 @@ from ..backbones.mobilenet_v3 import LARGE_REDUCED_TAIL, InvertedResidual, Mobil
 from ..categories import Categories
 from ..model import Detector, ModelInfo, softmax
 from ..results import Detections
+from ..sample import Sample
 from .anchors import DefaultBoxes
 from .resizing import FixedResize
 from .rpn import top_indices
+from .targets import BACKGROUND, Truth, hardest, match_and_claim_best, truth_of
 
 
 class MapModules(Module):
@@ -95,20 +97,55 @@ class SSD(Detector):
         score_threshold: float,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Boxes (n, 4), scores (n,) and classes (n,): the best of each class, after suppression within it."""
-        scores = softmax(logits)
-        rows, columns = [], []
-        above = scores[:, 1:] > score_threshold  # output 0 is the background
-        for column in np.flatnonzero(above.any(0)):
-            row = np.flatnonzero(above[:, column])
-            row = row[top_indices(scores[row, column + 1], self.per_class)]
-            rows.append(row)
-            columns.append(np.full(len(row), column + 1))
-        row = np.concatenate(rows) if rows else np.zeros(0, np.int64)
-        column = np.concatenate(columns) if columns else row
-        boxes = box_ops.clip(self.coder.decode(anchors[row], codes[row]), image_size)
-        score = scores[row, column]
-        keep = box_ops.batched_nms(boxes, score, column, self.nms_threshold)[: self.limit]
-        return boxes[keep], score[keep], column[keep]
+        scores = np.ascontiguousarray(softmax(logits)[:, 1:].T)  # (classes, boxes); output 0 is the background
+        chosen = scores > score_threshold
+        for k in np.flatnonzero(chosen.sum(1) > self.per_class):
+            chosen[k] = False
+            chosen[k, top_indices(scores[k], self.per_class)] = True
+        column, row = np.nonzero(chosen)
+        score = scores[column, row]
+        boxes = box_ops.clip(self.coder.decode(anchors, codes), image_size)[row]
+        keep = box_ops.batched_nms(boxes, score, column, self.nms_threshold, self.limit)
+        return boxes[keep], score[keep], column[keep] + 1
+
+    def losses(self, samples: Sequence[Sample], rng: np.random.Generator) -> dict[str, Tensor]:
+        """The "class" and "box" losses of a batch; training minimises their sum."""
+        inputs, truths = [], []
+        for sample in samples:
+            x, size = self.resize(sample.image)
+            inputs.append(x.data)
+            boxes = np.zeros((0, 4), np.float32) if sample.boxes is None else sample.boxes
+            truths.append(truth_of(sample, self.categories, box_ops.scale(boxes, sample.size, size)))
+        logits, codes, anchors = self(Tensor(np.concatenate(inputs)))
+        return self.losses_of(logits, codes, anchors, truths)
+
+    def losses_of(
+        self, logits: Tensor, codes: Tensor, anchors: np.ndarray, truths: Sequence[Truth]
+    ) -> dict[str, Tensor]:
+        """The losses of what the head said, (n, boxes, classes) and (n, boxes, 4), about n images (section 2.2).
+
+        The cross entropy of all objects' boxes and, for each, of the three background boxes with the greatest loss;
+        smooth L1 of the objects' codes; both over the number of objects' boxes.
+        """
+        rows, targets, at, wanted = [], [], [], []
+        for i, truth in enumerate(truths):
+            matches = match_and_claim_best(anchors, truth, 0.5)
+            objects = np.flatnonzero(matches >= 0)
+            surprise = -np.log(np.maximum(softmax(logits.data[i])[:, 0], 1e-37))
+            background = hardest(surprise, matches == BACKGROUND, 3 * len(objects))
+            start = i * len(anchors)
+            rows += [objects + start, background + start]
+            targets += [truth.slots[matches[objects]], np.zeros(len(background), np.int64)]
+            at.append(objects + start)
+            wanted.append(self.coder.encode(anchors[objects], truth.boxes[matches[objects]]))
+        count = max(sum(map(len, at)), 1)
+        row, target = np.concatenate(rows), np.concatenate(targets)
+        chosen = logits.reshape(-1, logits.shape[2])[row]
+        code = codes.reshape(-1, 4)[np.concatenate(at)]
+        return {
+            "class": F.softmax_cross_entropy(chosen, target, reduction="sum") / count,
+            "box": F.smooth_l1_loss(code, Tensor(np.concatenate(wanted)), reduction="sum") / count,
+        }
 
 
 class SSDLiteBackbone(Module):

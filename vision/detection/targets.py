@@ -1,0 +1,177 @@
+"""What detectors learn from: which anchors belong to which objects, and which of them are sampled.
+
+Regions to be ignored (COCO's crowds, VOC's difficult objects) follow one rule everywhere: an anchor that no object
+claims is neither background nor object when at least half of its area lies in one of them. An anchor that an object
+claims stays with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import boxes as box_ops
+from ..categories import Categories
+from ..sample import Sample
+
+BACKGROUND, NEITHER = -1, -2
+LEAST_SIDE = 1e-2  # pixels of the network's input; a narrower object has no code
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The objects of one image: ``boxes`` (n, 4) float32 in pixels of the network's input, ``slots`` (n,) the head's
+    outputs that stand for their classes, ``ignored`` (m, 4) the regions that count nothing."""
+
+    boxes: np.ndarray
+    slots: np.ndarray
+    ignored: np.ndarray
+
+
+def truth_of(sample: Sample, categories: Categories, boxes: np.ndarray) -> Truth:
+    """The objects of a sample whose boxes lie at ``boxes`` (n, 4) in the network's input; degenerate ones are left out.
+
+    Raises ValueError, naming the sample, where it has no boxes at all (an image without objects has (0, 4)), a label
+    that the model does not know, or a box that is not finite.
+
+    >>> sample = Sample(np.zeros((8, 8, 3), np.uint8), boxes=np.array([[0, 0, 4, 4.0]]), labels=np.array([0]))
+    >>> truth_of(sample, Categories.with_background(["boat"]), sample.boxes).slots
+    array([1])
+    """
+    where = str(sample.source or sample.image_id)
+    if sample.boxes is None or sample.labels is None or sample.ignore is None:
+        raise ValueError(f"{where}: training a detector needs boxes, got a sample without")
+    if len(sample) and not 0 <= sample.labels.min() <= sample.labels.max() < len(categories.names):
+        raise ValueError(f"{where}: expected labels 0 to {len(categories.names) - 1}, got {sample.labels.tolist()}")
+    if not np.isfinite(boxes).all():
+        bad = int(np.flatnonzero(~np.isfinite(boxes).all(1))[0])
+        raise ValueError(f"{where}: box {bad} is not finite: {boxes[bad].tolist()}")
+    wide = box_ops.at_least(boxes, LEAST_SIDE)
+    counted = wide & ~sample.ignore
+    return Truth(boxes[counted], categories.slots_of(sample.labels[counted]), boxes[wide & sample.ignore])
+
+
+def match(anchors: np.ndarray, truth: Truth, high: float, low: float) -> np.ndarray:
+    """For each anchor (n,) the object it overlaps most, if the IoU is at least ``high``; below ``low`` BACKGROUND.
+
+    In between NEITHER (Ren et al. 2015, section 3.1.2).
+
+    >>> objects = Truth(np.array([[0, 0, 4, 4]], np.float32), np.array([1]), np.zeros((0, 4), np.float32))
+    >>> match(np.array([[0, 0, 4, 4], [0, 0, 4, 2.4], [8, 8, 9, 9]], np.float32), objects, 0.7, 0.3)
+    array([ 0, -2, -1])
+    """
+    return _match(_overlaps(anchors, truth), anchors, truth, high, low)[0]
+
+
+def match_and_claim_ties(anchors: np.ndarray, truth: Truth, high: float, low: float) -> np.ndarray:
+    """As `match`, and the anchors that overlap some object most of all anchors, equals too, are objects at any IoU.
+
+    Each of them goes to the object that it overlaps most itself, as in torchvision.
+    """
+    ious = _overlaps(anchors, truth)
+    matches, nearest = _match(ious, anchors, truth, high, low)
+    if len(truth.boxes) and len(anchors):
+        best = ious.max(1, keepdims=True)
+        claimed = np.flatnonzero(((ious == best) & (best > 0)).any(0))
+        matches[claimed] = nearest[claimed]
+    return matches
+
+
+def match_and_claim_best(anchors: np.ndarray, truth: Truth, threshold: float) -> np.ndarray:
+    """As `match` with one threshold, and every object claims the anchor that overlaps it most (SSD, section 2.2)."""
+    ious = _overlaps(anchors, truth)
+    matches, _ = _match(ious, anchors, truth, threshold, threshold)
+    if len(truth.boxes) and len(anchors):
+        for i, best in enumerate(ious.argmax(1).tolist()):
+            matches[best] = i
+    return matches
+
+
+def _overlaps(anchors: np.ndarray, truth: Truth) -> np.ndarray:
+    """The IoU (objects, anchors)."""
+    return box_ops.iou(truth.boxes, anchors)
+
+
+def _match(
+    ious: np.ndarray, anchors: np.ndarray, truth: Truth, high: float, low: float
+) -> tuple[np.ndarray, np.ndarray]:
+    if len(truth.boxes):
+        nearest, best = ious.argmax(0), ious.max(0)
+        matches = np.where(best >= np.float32(high), nearest, np.where(best < np.float32(low), BACKGROUND, NEITHER))
+    else:
+        matches = nearest = np.full(len(anchors), BACKGROUND)
+    return leave_out_ignored(matches, anchors, truth.ignored), nearest
+
+
+def leave_out_ignored(matches: np.ndarray, anchors: np.ndarray, regions: np.ndarray) -> np.ndarray:
+    """The matches (n,) with NEITHER instead of BACKGROUND where half of an anchor lies in one of ``regions`` (m, 4).
+
+    >>> leave_out_ignored(np.array([-1, -1]), np.array([[0, 0, 4, 4], [0, 0, 4, 9.0]]), np.array([[0, 0, 4, 4.0]]))
+    array([-2, -1])
+    """
+    if not len(regions):
+        return matches
+    low = np.maximum(anchors[:, None, :2], regions[None, :, :2])
+    high = np.minimum(anchors[:, None, 2:], regions[None, :, 2:])
+    inside = np.maximum(high - low, 0).prod(-1).max(1)
+    return np.where((matches == BACKGROUND) & (inside >= 0.5 * box_ops.area(anchors)), NEITHER, matches)
+
+
+def adaptive_match(anchors: Sequence[np.ndarray], truth: Truth, top: int) -> np.ndarray:
+    """The object of each anchor of all levels (n,), by the statistics of the best candidates (ATSS, algorithm 1).
+
+    Zhang et al. 2020, "Bridging the gap between anchor-based and anchor-free detection". ``anchors`` are those of each
+    level (n_i, 4). Of each level the ``top`` anchors nearest to an object's centre are its candidates. Those whose IoU
+    reaches mean + standard deviation of the candidates', and whose centre lies in the object (by 0.01 pixel), become
+    the object's; where several want an anchor, it goes to the one it overlaps most.
+    """
+    flat = np.concatenate(anchors)
+    matches = np.full(len(flat), BACKGROUND)
+    count = len(truth.boxes)
+    if count:
+        ious = _overlaps(flat, truth)
+        centres, middles = (box_ops.xyxy_to_cxcywh(b)[:, :2] for b in (flat, truth.boxes))
+        distances = ((centres[None] - middles[:, None]) ** 2).sum(-1)
+        nearest, start = [], 0
+        for level in anchors:
+            part = distances[:, start : start + len(level)]
+            nearest.append(np.argsort(part, 1, kind="stable")[:, :top] + start)
+            start += len(level)
+        candidates = np.concatenate(nearest, 1)
+        rows = np.arange(count)[:, None]
+        of_candidates = ious[rows, candidates]
+        least = of_candidates.mean(1) + (of_candidates.std(1, ddof=1) if candidates.shape[1] > 1 else 0)
+        within = box_ops.encode_distances(centres[candidates], truth.boxes[:, None]).min(-1) > 0.01
+        wanted = np.full(ious.shape, -1.0, np.float32)
+        chosen = (of_candidates >= least[:, None]) & within
+        wanted[np.broadcast_to(rows, chosen.shape)[chosen], candidates[chosen]] = of_candidates[chosen]
+        taken = wanted.max(0) >= 0
+        matches[taken] = wanted.argmax(0)[taken]
+    return leave_out_ignored(matches, flat, truth.ignored)
+
+
+def sample_balanced(
+    matches: np.ndarray, count: int, fraction: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Indices of ``count`` anchors at random: objects, at most ``fraction`` of them, and background, both ascending.
+
+    >>> objects, background = sample_balanced(np.array([0, 1, -1, -1, -2]), 2, 0.5, np.random.default_rng(0))
+    >>> len(objects), len(background)
+    (1, 1)
+    """
+    objects, background = np.flatnonzero(matches >= 0), np.flatnonzero(matches == BACKGROUND)
+    objects = rng.permutation(objects)[: int(count * fraction)]
+    background = rng.permutation(background)[: count - len(objects)]
+    return np.sort(objects), np.sort(background)
+
+
+def hardest(losses: np.ndarray, allowed: np.ndarray, count: int) -> np.ndarray:
+    """The indices of the ``count`` greatest losses (n,) among those that are ``allowed`` (n,), ties by index.
+
+    >>> hardest(np.array([3.0, 9.0, 5.0]), np.array([True, False, True]), 1)
+    array([2])
+    """
+    index = np.flatnonzero(allowed)
+    return index[np.argsort(-losses[index], kind="stable")[:count]]
