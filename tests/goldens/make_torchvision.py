@@ -199,7 +199,7 @@ def calibrate(name: str, model: nn.Module, run: Callable[[], object]) -> tuple[d
             if key.endswith("classification_head.cls_logits"):
                 shift = shift + sigmoid_shift(logits, threshold)
             elif "cls_score" in key or "classification_head.module_list" in key:
-                shift = shift + background_shift(logits, threshold, 0.08 if "cls_score" in key else 0.03)
+                shift = shift + background_shift(logits, threshold, 0.08 if "cls_score" in key else 0.015)
             shifts[f"{key}.bias"] = shift
             layer.bias.add_(torch.from_numpy(shift))
             bias = layer.bias
