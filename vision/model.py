@@ -9,16 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import cv2
 import numpy as np
 from PIL import Image
 
 from ..core import Tensor, no_grad
+from ..core import functions as F
 from ..core.layers import Module
 from ..weights.entry import WeightsEntry
 from ..weights.writer import save_safetensors
 from .categories import Categories
 from .image import Source, read_image
-from .results import Classification, Detections
+from .results import Classification, Detections, SegmentationMap
+from .sample import Sample
 
 Result = TypeVar("Result")
 
@@ -129,11 +132,8 @@ class CropPreset:
 
     def __call__(self, image: np.ndarray) -> Tensor:
         """The tensor (1, 3, crop, crop) of an image (height, width, 3)."""
-        height, width = image.shape[:2]
-        long = int(self.resize * max(height, width) / min(height, width))
-        size = (self.resize, long) if width <= height else (long, self.resize)
-        small = Image.fromarray(image).resize(size, Image.Resampling[self.interpolation.upper()])
-        left, top = round((size[0] - self.crop) / 2), round((size[1] - self.crop) / 2)
+        small = resize_short_side(image, self.resize, self.interpolation)
+        left, top = round((small.width - self.crop) / 2), round((small.height - self.crop) / 2)
         return to_input(np.asarray(small.crop((left, top, left + self.crop, top + self.crop))), self.mean, self.std)
 
 
@@ -147,6 +147,108 @@ class Classifier(Model[Classification]):
         return Classification(
             probabilities=softmax(self(self.preset(image)).numpy()[0]), categories=self.categories.names
         )
+
+
+@dataclass(frozen=True)
+class ShortSidePreset:
+    """Preprocessing for segmentation: the short side resized to ``short`` pixels, with antialiasing."""
+
+    short: int = 520
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+
+    def __call__(self, image: np.ndarray) -> Tensor:
+        """The tensor (1, 3, h, w) of an image (height, width, 3)."""
+        return to_input(np.asarray(resize_short_side(image, self.short)), self.mean, self.std)
+
+
+class Segmenter(Model[SegmentationMap]):
+    """A model that names every pixel; it computes logits (n, classes, height, width) from (n, 3, height, width).
+
+    A subclass computes in ``logits`` those of its head, at the head's size, and in ``all_logits`` also those of heads
+    that only help in training.
+    """
+
+    preset = ShortSidePreset()
+    auxiliary_weight = 0.5  # of the losses of heads after the first
+
+    def logits(self, x: Tensor) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__} has no logits")
+
+    def all_logits(self, x: Tensor) -> list[Tensor]:
+        return [self.logits(x)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.resize(self.logits(x), x.shape[2:])  # type: ignore[arg-type]
+
+    def predict_image(self, image: np.ndarray, score_threshold: float | None) -> SegmentationMap:
+        """The most probable class of every pixel; ``score_threshold`` has no meaning here."""
+        x = self.preset(image)
+        logits = self.logits(x)
+        probabilities = softmax(logits.numpy()[0].transpose(1, 2, 0)).transpose(2, 0, 1)
+        at_input = F.resize(logits, x.shape[2:]).numpy()[0]  # type: ignore[arg-type]
+        labels = most_probable(at_input, image.shape[:2])  # type: ignore[arg-type]
+        return SegmentationMap(labels, self.categories.names, probabilities, image)
+
+    def losses(self, samples: Sequence[Sample], rng: np.random.Generator) -> dict[str, Tensor]:
+        """The cross entropy of every head, over the annotated pixels of a batch; training minimises their sum.
+
+        Images of several sizes are padded with the mean colour at the right and below, where nothing is annotated.
+        """
+        height, width = (max(sample.size[axis] for sample in samples) for axis in (0, 1))
+        x = np.zeros((len(samples), height, width, 3), np.float32)
+        target = np.full((len(samples), height, width), UNLABELLED, np.int64)
+        for i, sample in enumerate(samples):
+            if sample.semantic is None:
+                where = sample.source or sample.image_id
+                raise ValueError(f"{where}: training a segmenter needs a label map, got a sample without")
+            h, w = sample.size
+            x[i, :h, :w] = to_input(sample.image, self.preset.mean, self.preset.std).numpy()[0].transpose(1, 2, 0)
+            target[i, :h, :w] = sample.semantic
+        heads = self.all_logits(Tensor(x.transpose(0, 3, 1, 2)))
+        losses = {}
+        for i, logits in enumerate(heads):
+            loss = F.softmax_cross_entropy(F.resize(logits, (height, width)), target, ignore_index=UNLABELLED)
+            losses["auxiliary" if i else "class"] = loss * self.auxiliary_weight if i else loss
+        return losses
+
+
+UNLABELLED = 255  # in label maps: pixels without annotation
+
+
+def most_probable(logits: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """The class (height, width) uint8 of each pixel from logits (classes, h, w), resized bilinearly to ``size``.
+
+    Works on a few rows at a time, so large photos need little memory. int32 for more than 255 classes.
+
+    >>> most_probable(np.array([[[0.0, 2.0]], [[1.0, 1.0]]], np.float32), (1, 4)).tolist()
+    [[1, 1, 0, 0]]
+    """
+    height, width = size
+    rows = logits.transpose(1, 2, 0)
+    position = np.maximum((np.arange(height) + 0.5) * (rows.shape[0] / height) - 0.5, 0).astype(np.float32)
+    low = np.minimum(position.astype(np.int64), rows.shape[0] - 1)
+    high, upper = np.minimum(low + 1, rows.shape[0] - 1), (position - low)[:, None, None]
+    labels = np.empty(size, np.uint8 if len(logits) <= UNLABELLED else np.int32)
+    step = max(1, 2_000_000 // (width * len(logits)))
+    for top in range(0, height, step):
+        part = slice(top, top + step)
+        mixed = rows[low[part]] * (1 - upper[part]) + rows[high[part]] * upper[part]
+        columns = [cv2.resize(mixed[..., k], (width, len(mixed))) for k in range(len(logits))]
+        labels[part] = np.argmax(np.stack(columns), 0)
+    return labels
+
+
+def resize_short_side(image: np.ndarray, short: int, interpolation: str = "bilinear") -> Image.Image:
+    """An image (height, width, 3) resized, with antialiasing, so that its short side is ``short`` pixels.
+
+    >>> resize_short_side(np.zeros((50, 100, 3), np.uint8), 20).size
+    (40, 20)
+    """
+    height, width = image.shape[:2]
+    long = int(short * max(height, width) / min(height, width))
+    size = (short, long) if width <= height else (long, short)
+    return Image.fromarray(image).resize(size, Image.Resampling[interpolation.upper()])
 
 
 def to_input(image: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> Tensor:

@@ -38,6 +38,7 @@ from .backbones import (
 from .categories import Categories
 from .detection import faster_rcnn, fcos, keypoint_rcnn, mask_rcnn, nanodet, retinanet, ssd
 from .model import Classifier, CropPreset, Model, ModelInfo
+from .segmentation import deeplabv3, fcn, lraspp
 
 log = logging.getLogger("chainsight")
 
@@ -49,6 +50,9 @@ MODULES = (
     fcos,
     ssd,
     nanodet,
+    fcn,
+    deeplabv3,
+    lraspp,
     resnet,
     mobilenet_v3,
     alexnet,

@@ -60,3 +60,9 @@ def he_normal(shape: tuple[int, ...], fan: str = "out", gain: float = math.sqrt(
 def lecun_uniform(shape: tuple[int, ...], fan_in: int) -> np.ndarray:
     """Uniform within 1 / sqrt(fan_in): the layers' default, as torch has it."""
     return uniform(shape, 1 / math.sqrt(max(1, fan_in)))
+
+
+def xavier_uniform(shape: tuple[int, ...]) -> np.ndarray:
+    """For weights (out, in, ...) of linear layers and before no or a symmetric activation (Glorot and Bengio 2010)."""
+    area = math.prod(shape[2:])
+    return uniform(shape, math.sqrt(6 / max(1, (shape[0] + shape[1]) * area)))

@@ -51,7 +51,7 @@ class FasterRCNN(Detector):
     (2, 1024)
     """
 
-    class_layers = ("roi_heads.box_predictor.",)
+    class_layers: tuple[str, ...] = ("roi_heads.box_predictor.",)
 
     def __init__(
         self,

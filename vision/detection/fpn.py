@@ -8,6 +8,7 @@ from typing import Any
 from ...core import Tensor
 from ...core import functions as F
 from ...core.layers import Conv2d, Module, ModuleList, Sequential, init
+from ..backbones.blocks import Norm
 
 
 class LastLevelMaxPool(Module):
@@ -46,9 +47,9 @@ class FeaturePyramid(Module):
     [(1, 4, 4, 4), (1, 4, 2, 2), (1, 4, 1, 1)]
     """
 
-    def __init__(self, in_channels: Sequence[int], out_channels: int, extra: Module) -> None:
-        self.inner_blocks = ModuleList([Sequential(_conv(c, out_channels, 1)) for c in in_channels])
-        self.layer_blocks = ModuleList([Sequential(_conv(out_channels, out_channels, 3)) for _ in in_channels])
+    def __init__(self, in_channels: Sequence[int], out_channels: int, extra: Module, norm: Norm | None = None) -> None:
+        self.inner_blocks = ModuleList([_block(c, out_channels, 1, norm) for c in in_channels])
+        self.layer_blocks = ModuleList([_block(out_channels, out_channels, 3, norm) for _ in in_channels])
         self.extra_blocks = extra
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
@@ -64,10 +65,12 @@ class FeaturePyramid(Module):
 class PyramidBackbone(Module):
     """A backbone and the pyramid on its maps ``use`` (indices into what the backbone returns)."""
 
-    def __init__(self, body: Any, use: Sequence[int], out_channels: int, extra: Module) -> None:
+    def __init__(
+        self, body: Any, use: Sequence[int], out_channels: int, extra: Module, norm: Norm | None = None
+    ) -> None:
         self.body = body
         self.use = tuple(use)
-        self.fpn = FeaturePyramid([body.channels[i] for i in use], out_channels, extra)
+        self.fpn = FeaturePyramid([body.channels[i] for i in use], out_channels, extra, norm)
         self.out_channels = out_channels
 
     def forward(self, x: Tensor) -> list[Tensor]:
@@ -75,8 +78,10 @@ class PyramidBackbone(Module):
         return self.fpn([maps[i] for i in self.use])  # type: ignore[no-any-return]
 
 
-def _conv(in_channels: int, out_channels: int, kernel: int) -> Conv2d:
-    conv = Conv2d(in_channels, out_channels, kernel, padding=kernel // 2)
+def _block(in_channels: int, out_channels: int, kernel: int, norm: Norm | None) -> Sequential:
+    """A convolution, with a bias or followed by a norm."""
+    conv = Conv2d(in_channels, out_channels, kernel, padding=kernel // 2, bias=norm is None)
     conv.weight.data = init.uniform(conv.weight.shape, (3 / (in_channels * kernel * kernel)) ** 0.5)
-    conv.bias.data = init.constant(conv.bias.shape, 0)  # type: ignore[union-attr]
-    return conv
+    if conv.bias is not None:
+        conv.bias.data = init.constant(conv.bias.shape, 0)
+    return Sequential(conv) if norm is None else Sequential(conv, norm(out_channels))

@@ -7,13 +7,14 @@ from functools import partial
 
 import numpy as np
 
-from ...core import Tensor
+from ...core import Parameter, Tensor
 from ...core import functions as F
-from ...core.layers import BatchNorm2d, Conv2d, Module, ModuleList, ReLU6, Sequential, init
+from ...core.layers import BatchNorm2d, Conv2d, MaxPool2d, Module, ModuleList, ReLU, ReLU6, Sequential, init
 from ...weights.torchvision import coco_entry
 from .. import boxes as box_ops
-from ..backbones.blocks import Norm, conv_norm_activation
+from ..backbones.blocks import Norm, conv_norm_activation, initialise
 from ..backbones.mobilenet_v3 import LARGE_REDUCED_TAIL, InvertedResidual, MobileNetV3
+from ..backbones.vgg import VGG, D
 from ..categories import Categories
 from ..model import Detector, ModelInfo, softmax
 from ..results import Detections
@@ -148,6 +149,42 @@ class SSD(Detector):
         }
 
 
+class SSDBackbone(Module):
+    """VGG-16 to its last convolution, its fully connected layers as convolutions, and four more blocks (figure 2).
+
+    The first map, conv4_3, is divided by its norm in each cell and scaled for each channel (section 3.1).
+    """
+
+    channels = (512, 1024, 512, 256, 256, 256)
+
+    def __init__(self) -> None:
+        parts = list(VGG(D).features)
+        pools = [i for i, part in enumerate(parts) if isinstance(part, MaxPool2d)]
+        parts[pools[2]] = MaxPool2d(2, ceil_mode=True)
+        self.scale_weight = Parameter(init.constant((512,), 20))
+        self.features = Sequential(*parts[: pools[3]])
+        fc6, fc7 = Conv2d(512, 1024, 3, padding=6, dilation=6), Conv2d(1024, 1024, 1)
+        fully = Sequential(MaxPool2d(3, 1, 1), fc6, ReLU(), fc7, ReLU())
+        blocks = [_reduced(1024, 256, 2), _reduced(512, 128, 2), _reduced(256, 128), _reduced(256, 128)]
+        self.extra = ModuleList([Sequential(*parts[pools[3] : pools[4]], fully), *blocks])
+        for part in (fully, *blocks):
+            initialise(part, Conv2d, init.xavier_uniform)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        x = self.features(x)
+        maps = [F.normalize(x) * self.scale_weight.reshape(1, -1, 1, 1)]
+        for block in self.extra:
+            x = block(x)
+            maps.append(x)
+        return maps
+
+
+def _reduced(in_channels: int, width: int, stride: int = 1) -> Sequential:
+    """1x1 to ``width`` channels and 3x3 to twice as many, with padding where there is a stride."""
+    last = Conv2d(width, 2 * width, 3, stride, stride - 1)
+    return Sequential(Conv2d(in_channels, width, 1), ReLU(), last, ReLU())
+
+
 class SSDLiteBackbone(Module):
     """MobileNetV3 cut inside the last strided bottleneck, after its expansion, and four more strided blocks."""
 
@@ -189,6 +226,21 @@ def _separable(in_channels: int, out_channels: int, norm: Norm) -> Sequential:
     return Sequential(depthwise, Conv2d(in_channels, out_channels, 1))
 
 
+def ssd300_vgg16(categories: Categories) -> SSD:
+    """SSD on VGG-16, 300x300 pixels."""
+    backbone = SSDBackbone()
+    scales = [0.07, 0.15, 0.33, 0.51, 0.69, 0.87, 1.05]
+    boxes = DefaultBoxes([[2], [2, 3], [2, 3], [2, 3], [2], [2]], scales, (8, 16, 32, 64, 100, 300))
+    head = MultiBoxHead(
+        [Conv2d(c, n * categories.outputs, 3, padding=1) for c, n in zip(backbone.channels, boxes.per_cell)],
+        [Conv2d(c, n * 4, 3, padding=1) for c, n in zip(backbone.channels, boxes.per_cell)],
+        categories.outputs,
+    )
+    initialise(head, Conv2d, init.xavier_uniform)
+    resize = FixedResize((300, 300), (0.48235, 0.45882, 0.40784), (1 / 255, 1 / 255, 1 / 255))
+    return SSD(backbone, boxes, head, categories, resize)
+
+
 def ssdlite320_mobilenet_v3_large(categories: Categories) -> SSD:
     """SSDLite on MobileNetV3-Large with the reduced tail, 320x320 pixels."""
     norm = partial(BatchNorm2d, eps=1e-3, momentum=0.03)
@@ -211,6 +263,16 @@ def ssdlite320_mobilenet_v3_large(categories: Categories) -> SSD:
 
 
 MODELS = (
+    ModelInfo(
+        name="ssd300_vgg16",
+        task="detection",
+        build=ssd300_vgg16,
+        spread=Categories.with_background,
+        published=Categories.by_id,
+        entries=(coco_entry("ssd300_vgg16_coco-b556d3b4", 35_641_826, box_ap=25.1),),
+        paper="Liu et al. 2016, SSD: Single shot multibox detector",
+        gflops=34.858,
+    ),
     ModelInfo(
         name="ssdlite320_mobilenet_v3_large",
         task="detection",
