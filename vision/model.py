@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -45,6 +45,9 @@ class Model(Module, Generic[Result]):
     def carry_over(self, name: str, fresh: np.ndarray, published: np.ndarray) -> np.ndarray:
         """What a parameter of ``class_layers`` starts from when the classes change, given its published value."""
         return fresh
+
+    def take_shapes(self, state: Mapping[str, np.ndarray]) -> None:
+        """Make parameters whose size is a setting of a file, not of the model, as large as in ``state``."""
 
     def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Result:
         raise NotImplementedError(f"{type(self).__name__} has no predict_image")
@@ -141,6 +144,10 @@ class Classifier(Model[Classification]):
     """A model that names the whole image; it computes logits (n, classes) from (n, 3, height, width)."""
 
     preset = CropPreset()
+
+    def save(self, path: str | os.PathLike[str], **facts: Any) -> None:
+        """Write the model as ``Model.save`` does, with its preprocessing."""
+        super().save(path, preset=asdict(self.preset), **facts)
 
     def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Classification:
         """The probabilities of all classes; ``score_threshold`` has no meaning here."""

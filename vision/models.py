@@ -36,7 +36,7 @@ from .backbones import (
     vit,
 )
 from .categories import Categories
-from .detection import faster_rcnn, fcos, keypoint_rcnn, mask_rcnn, nanodet, retinanet, ssd
+from .detection import faster_rcnn, fcos, keypoint_rcnn, mask_rcnn, nanodet, retinanet, ssd, yolox
 from .model import Classifier, CropPreset, Model, ModelInfo
 from .segmentation import deeplabv3, fcn, lraspp
 
@@ -50,6 +50,7 @@ MODULES = (
     fcos,
     ssd,
     nanodet,
+    yolox,
     fcn,
     deeplabv3,
     lraspp,
@@ -172,11 +173,12 @@ def _same_names(model: Model[Any], info: ModelInfo, entry: WeightsEntry | None) 
 
 def fill(model: Model[Any], info: ModelInfo, path: Path, keep_classes: bool) -> None:
     """Load a file into the model; without ``keep_classes`` the layers that depend on the classes stay as they are."""
-    own = model.state_dict()
     ignored = [f"{p}.{key}" if p else key for p, m in model.named_modules() for key in m.ignored_keys]
-    heads = [] if keep_classes else [name for name in own if name.startswith(model.class_layers)]
     try:
         found = read(path)
+        model.take_shapes(found)
+        own = model.state_dict()
+        heads = [] if keep_classes else [name for name in own if name.startswith(model.class_layers)]
         report = match_state(
             own,
             found,
@@ -218,6 +220,10 @@ def load_saved(path: str | os.PathLike[str], device: str | None = None) -> Model
         model = info.build(Categories(tuple(c["names"]), ids, tuple(c["slots"]), c["outputs"]))
     model.name = info.name
     model.about = about
-    model.load_state_dict(match_state(model.state_dict(), read(path)).arrays)
+    if isinstance(model, Classifier) and "preset" in about:
+        model.preset = CropPreset(**{k: tuple(v) if isinstance(v, list) else v for k, v in about["preset"].items()})
+    state = read(path)
+    model.take_shapes(state)
+    model.load_state_dict(match_state(model.state_dict(), state).arrays)
     model.weights_file = Path(path)
     return model.to(device).eval() if device is not None else model.eval()

@@ -106,7 +106,7 @@ class VisionTransformerClassifier(VisionTransformer, Classifier):
         if found is None or found.ndim != 3 or found.shape == own.shape or found.shape[2] != own.shape[2]:
             return
         side = round((found.shape[1] - 1) ** 0.5)
-        own.data = init.normal((1, side * side + 1, own.shape[2]), 0.02)
+        own.data = init.constant(found.shape, 0)
         size = side * self.strides[0]
         self.preset = replace(self.preset, resize=size, crop=size)
 
