@@ -5,19 +5,16 @@ A table is its own derivative, transposed, so one pair of operations gives all o
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
-from .. import kernels
 from ..device import Array, get_namespace
 from ..function import Function
-from ..kernels import memory
+from ..kernels import memory, threads
 from ..tensor import Tensor
 from .conv import Pair, pair
 from .reduce import mean
@@ -66,7 +63,12 @@ class Taps:
                 part *= w[:, k, None]
                 piece += part
 
-        _share(run, [(o, r) for o in range(0, outer, outer_step) for r in range(0, rows, row_step)])
+        def run_all(pieces: Sequence[tuple[int, int]]) -> None:
+            for piece in pieces:
+                run(piece)
+
+        pieces = [(o, r) for o in range(0, outer, outer_step) for r in range(0, rows, row_step)]
+        threads.share(run_all, pieces, PIECES_PER_THREAD)
         return out
 
     def apply_transposed(self, y: Array) -> Array:
@@ -97,29 +99,6 @@ class Taps:
                 pieces.append((targets, Taps(source[place], weight[place], len(self.index))))
             start, left = start + width, left - width
         return pieces
-
-
-@lru_cache(maxsize=1)
-def _workers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count(), "chainsight-taps")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_workers.cache_clear)  # threads do not survive a fork
-
-
-def _share(run: Callable[[tuple[int, int]], None], pieces: list[tuple[int, int]]) -> None:
-    """Run the pieces on as many threads as the kernels use; NumPy lets go of the interpreter's lock meanwhile."""
-    count = min(kernels.get_num_threads(), len(pieces) // PIECES_PER_THREAD) or 1
-
-    def work(k: int) -> None:
-        for piece in pieces[k::count]:
-            run(piece)
-
-    others = [_workers().submit(work, k) for k in range(1, count)]
-    work(0)
-    for other in others:
-        other.result()
 
 
 def _take(xp: Any, x: Array, index: Array, out: Array | None = None) -> Array:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..device import Array
-from . import onednn, reference
+from . import onednn, reference, winograd
 from .memory import empty as empty
 from .reference import Activation as Activation
 from .reference import erf as erf
@@ -212,10 +212,16 @@ class FusedConv2d:
         self.b, self.spec, self.activation = b, spec, activation
         self._onednn = onednn.FusedConv2d(w, b, spec, activation) if _fast(w, b) else None
         self._w = w if self._onednn is None else None
+        self._winograd: winograd.Winograd | None = None
 
     def __call__(self, x: Array, residual: Array | None = None) -> Array:
-        if self._onednn is not None and _fast(x, residual) and (y := self._onednn(x, residual)) is not None:
-            return y
+        if self._onednn is not None and _fast(x, residual):
+            if residual is None and winograd.pays(x.shape, self._onednn.shape, self.spec):
+                if self._winograd is None:
+                    self._winograd = winograd.Winograd(self._onednn.plain(), self.b, self.activation)
+                return self._winograd(x)
+            if (y := self._onednn(x, residual)) is not None:
+                return y
         w = self._w if self._onednn is None else self._onednn.plain()
         return _finish(reference.conv2d(x, w, self.b, self.spec), residual, self.activation)
 

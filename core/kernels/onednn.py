@@ -12,7 +12,8 @@ import logging
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_void_p
 from math import prod
 from typing import Any
@@ -195,13 +196,15 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.generation = -1
+        self.single = False  # on one OpenMP thread for now, with programs compiled for it
         self.programs: OrderedDict[Any, Any] = OrderedDict()
 
     def reset(self, library: _Library) -> None:
         self.generation = _generation
         self.programs.clear()
-        if _threads is not None and hasattr(library.slow, "omp_set_num_threads"):
-            library.slow.omp_set_num_threads(_threads)  # OpenMP keeps this number per thread
+        count = 1 if self.single else _threads
+        if count is not None and hasattr(library.slow, "omp_set_num_threads"):
+            library.slow.omp_set_num_threads(count)  # OpenMP keeps this number per thread
         self.stream = library.create("stream", library.engine, _IN_ORDER)
         self.scratch = memory.empty((0,), np.uint8)
         self.scratch_address = 0
@@ -220,6 +223,23 @@ def set_num_threads(count: int) -> None:
     global _threads, _generation
     _threads = 1 if _forked else count
     _generation += 1
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one OpenMP thread here: for work that is shared among Python threads."""
+    library = load()
+    can = library is not None and hasattr(library.slow, "omp_set_num_threads")
+    before = get_num_threads()
+    if can:
+        _thread.single = True
+        library.slow.omp_set_num_threads(1)
+    try:
+        yield
+    finally:
+        if can:
+            _thread.single = False
+            library.slow.omp_set_num_threads(before)
 
 
 def get_num_threads() -> int:
@@ -289,7 +309,7 @@ def _cached(key: Any, build: Callable[..., Any], *arguments: Any) -> Any:
         return None
     if _thread.generation != _generation:
         _thread.reset(library)
-    programs = _thread.programs
+    programs, key = _thread.programs, (key, _thread.single)
     try:
         program = programs[key]
         programs.move_to_end(key)
@@ -709,8 +729,8 @@ def _build_matmul(
     return _Program(library, desc, *_forward_arguments(bias, residual))
 
 
-def matmul(a: Floats, b: Floats, bias: Floats | None = None) -> Floats | None:
-    """The product of two matrices (plus a row) or of two equally long stacks; None for anything else."""
+def matmul(a: Floats, b: Floats, bias: Floats | None = None, out: Floats | None = None) -> Floats | None:
+    """The product of two matrices (plus a row) or of two equally long stacks, in ``out``; None for anything else."""
     if a.ndim != b.ndim or a.ndim not in (2, 3) or a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
         return None
     a, b = _matrix(a), _matrix(b)
@@ -718,7 +738,7 @@ def matmul(a: Floats, b: Floats, bias: Floats | None = None) -> Floats | None:
     program = _cached(("matmul", sides, bias is None), _build_matmul, *sides, bias is not None)
     if program is None:
         return None
-    y = memory.empty((*a.shape[:-1], b.shape[-1]))
+    y = memory.empty((*a.shape[:-1], b.shape[-1])) if out is None else out
     program.run(a, b, y, None if bias is None else np.ascontiguousarray(bias))
     return y
 

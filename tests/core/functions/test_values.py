@@ -10,6 +10,7 @@ import pytest
 from chainsight.core import Tensor, grad, no_grad, seed
 from chainsight.core.functions import interpolate
 from chainsight.core.functions.interpolate import Taps
+from chainsight.core.kernels import onednn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -562,26 +563,12 @@ def test_nothing_is_recorded_or_kept_in_no_grad():
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_threads_change_no_bit(threads, monkeypatch):
     monkeypatch.setattr(interpolate, "CHUNK_BYTES", 2048)
-    monkeypatch.setattr(interpolate.kernels, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(onednn, "get_num_threads", lambda: threads)
     rng = np.random.default_rng(0)
     x, gy = rng.standard_normal((2, 20, 16, 17)), rng.standard_normal((2, 20, 40, 35))
     x, gy = Tensor(x.astype(np.float32), requires_grad=True), Tensor(gy.astype(np.float32))
     y = F.resize(x, (40, 35))
     (g,) = grad([y], [x], [gy], retain_graph=True)
-    monkeypatch.setattr(interpolate.kernels, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(onednn, "get_num_threads", lambda: 1)
     np.testing.assert_array_equal(F.resize(x, (40, 35)).numpy(), y.numpy())
     np.testing.assert_array_equal(grad([y], [x], [gy])[0].numpy(), g.numpy())
-
-
-def test_an_error_in_a_thread_is_raised(monkeypatch):
-    monkeypatch.setattr(interpolate.kernels, "get_num_threads", lambda: 2)
-    done = []
-
-    def run(piece):
-        if piece == (31, 0):
-            raise MemoryError("no memory")
-        done.append(piece)
-
-    with pytest.raises(MemoryError, match="no memory"):
-        interpolate._share(run, [(i, 0) for i in range(32)])
-    assert len(done) == 31

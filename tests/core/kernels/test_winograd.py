@@ -1,0 +1,101 @@
+"""Winograd's convolution against the direct one in float64."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from chainsight.core import kernels
+from chainsight.core.kernels import onednn, reference, winograd
+from chainsight.core.kernels.specs import ConvSpec
+
+SPEC = ConvSpec((1, 1), (1, 1, 1, 1), (1, 1), 1)
+pytestmark = pytest.mark.skipif(kernels.backend_name() != "onednn", reason="uses oneDNN's matrix products")
+
+
+def direct(x, w, b, activation):
+    y = reference.conv2d(x.astype(np.float64), w.astype(np.float64), None if b is None else b.astype(np.float64), SPEC)
+    return y if activation is None else reference.activate(y, activation)
+
+
+def error(x, w, b, activation=None):
+    expected = direct(x, w, b, activation)
+    got = winograd.Winograd(w, b, activation)(x)
+    assert got.shape == expected.shape
+    assert got.transpose(0, 2, 3, 1).flags.c_contiguous
+    return np.abs(got - expected).max() / np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    ("n", "c", "k", "h", "w"),
+    [(1, 8, 5, 4, 4), (2, 3, 7, 9, 13), (1, 16, 16, 1, 1), (1, 4, 4, 2, 70), (3, 5, 6, 31, 3), (1, 130, 128, 17, 300)],
+)
+@pytest.mark.parametrize("activation", [None, ("relu", 0.0, 0.0), ("silu", 0.0, 0.0)])
+def test_any_size(n, c, k, h, w, activation):
+    rng = np.random.default_rng(h * w)
+    x = rng.standard_normal((n, c, h, w), np.float32)
+    weight = rng.standard_normal((k, c, 3, 3), np.float32) * np.float32((2 / (9 * c)) ** 0.5)
+    bias = rng.standard_normal(k, np.float32) if activation else None
+    assert error(x, weight, bias, activation) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["rectified", "constant", "checkers", "one pixel", "wide range", "blocks"])
+def test_error_stays_below_the_bound_on_hard_inputs(kind):
+    rng = np.random.default_rng(1)
+    c, size = 256, 40
+    x = rng.standard_normal((1, c, size, size)).astype(np.float32)
+    if kind == "rectified":
+        x = np.maximum(x, 0)
+    elif kind == "constant":
+        x = np.ones_like(x)
+    elif kind == "checkers":
+        x = np.abs(x) * (-1) ** np.add.outer(np.arange(size), np.arange(size)).astype(np.float32)
+    elif kind == "one pixel":
+        x *= 0
+        x[:, :, 7, 9] = 100
+    elif kind == "wide range":
+        x *= 10 ** rng.uniform(-3, 1, (1, c, 1, 1)).astype(np.float32)
+    else:
+        x = np.repeat(np.repeat(rng.standard_normal((1, c, 5, 5)), 8, 2), 8, 3).astype(np.float32)
+    w = (rng.standard_normal((128, c, 3, 3)) * (2 / (9 * c)) ** 0.5).astype(np.float32)
+    assert error(x, w, None) < 2e-5
+
+
+def test_fused_convolution_takes_it_where_it_pays():
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((1, 128, 80, 80)).astype(np.float32)
+    w = (rng.standard_normal((128, 128, 3, 3)) / 34).astype(np.float32)
+    assert winograd.pays(x.shape, w.shape, SPEC)
+    conv = kernels.FusedConv2d(w, None, SPEC, ("relu", 0.0, 0.0))
+    y = conv(x)
+    assert conv._winograd is not None
+    expected = direct(x, w, None, ("relu", 0.0, 0.0))
+    assert np.abs(y - expected).max() < 1e-5 * np.abs(expected).max()
+    residual = rng.standard_normal(y.shape).astype(np.float32)
+    np.testing.assert_allclose(conv(x, residual), np.maximum(direct(x, w, None, None) + residual, 0), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "spec"),
+    [
+        ((1, 128, 80, 80), (128, 128, 3, 3), SPEC._replace(stride=(2, 2))),
+        ((1, 128, 80, 80), (128, 128, 3, 3), SPEC._replace(padding=(0, 0, 0, 0))),
+        ((1, 128, 80, 80), (128, 128, 1, 1), SPEC),
+        ((1, 64, 80, 80), (128, 64, 3, 3), SPEC),
+        ((1, 128, 16, 16), (128, 128, 3, 3), SPEC),
+    ],
+)
+def test_others_stay_direct(x_shape, w_shape, spec):
+    assert not winograd.pays(x_shape, w_shape, spec)
+
+
+def test_threads_do_not_disturb_one_another_and_the_number_comes_back():
+    rng = np.random.default_rng(3)
+    w = (rng.standard_normal((128, 128, 3, 3)) / 34).astype(np.float32)
+    conv = winograd.Winograd(w, None, None)
+    inputs = [rng.standard_normal((1, 128, 40 + i, 50)).astype(np.float32) for i in range(4)]
+    alone = [conv(x).copy() for x in inputs]
+    before = onednn.get_num_threads()
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(conv, inputs))
+    assert all((a == b).all() for a, b in zip(alone, together))
+    assert onednn.get_num_threads() == before
