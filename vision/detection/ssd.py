@@ -129,11 +129,11 @@ class SSD(Detector):
         smooth L1 of the objects' codes; both over the number of objects' boxes.
         """
         rows, targets, at, wanted = [], [], [], []
+        surprise = -F.log_softmax(logits.detach(), 2).numpy()[:, :, 0]
         for i, truth in enumerate(truths):
             matches = match_and_claim_best(anchors, truth, 0.5)
             objects = np.flatnonzero(matches >= 0)
-            surprise = -np.log(np.maximum(softmax(logits.data[i])[:, 0], 1e-37))
-            background = hardest(surprise, matches == BACKGROUND, 3 * len(objects))
+            background = hardest(surprise[i], matches == BACKGROUND, 3 * len(objects))
             start = i * len(anchors)
             rows += [objects + start, background + start]
             targets += [truth.slots[matches[objects]], np.zeros(len(background), np.int64)]

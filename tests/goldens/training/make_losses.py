@@ -1,13 +1,13 @@
 """Make losses.json: training losses and gradients of the original implementations (torch and torchvision needed).
 
-    python make_losses.py NANODET         # NANODET: a checkout of github.com/RangiLyu/nanodet
+    python make_losses.py NANODET [MODEL ...]        # NANODET: a checkout of github.com/RangiLyu/nanodet
 
 torchvision's detectors have the seeded weights of `seeded.py` with the gains of the published model's golden, and are
 given its images and the `OBJECTS` below; what they sample at random are the first anchors, in order. NanoDet's head is
 given seeded outputs. For each case the file has the losses by the original's names and, by the parameter's name, the
 norm of the gradient of their sum.
 
-`python make_losses.py` without an argument leaves NanoDet's cases as they are.
+Batch norms use the stored statistics. Without an argument NanoDet's cases stay as they are.
 """
 
 import json
@@ -37,6 +37,9 @@ def torchvision_case(name: str) -> dict[str, Any]:
     from make_torchvision import build, seeded_model
 
     model = seeded_model(name, build(name), read_golden(FOLDER.parent / f"{name}.npz")).train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.eval()  # two images on maps of one cell: batch statistics would blow rounding errors up
     if name.startswith("fasterrcnn"):
         model.transform.min_size, model.transform.max_size = (160,), 256
     images = [torch.from_numpy(synthetic_image(*size)).permute(2, 0, 1).float() / 255 for size in IMAGES]
@@ -111,7 +114,7 @@ def nanodet_cases(source: str) -> dict[str, Any]:
 if __name__ == "__main__":
     path = FOLDER / "losses.json"
     found = json.loads(path.read_text()) if path.exists() else {}
-    for model_name in ("ssdlite320_mobilenet_v3_large", "fasterrcnn_resnet50_fpn"):
+    for model_name in sys.argv[2:] or ("ssdlite320_mobilenet_v3_large", "fasterrcnn_resnet50_fpn"):
         found[model_name] = torchvision_case(model_name)
     path.write_text(json.dumps(found, indent=1) + "\n")
     if len(sys.argv) > 1:
