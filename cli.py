@@ -32,49 +32,77 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="chainsight", description="Find objects in photos, with published weights.")
+    parser = argparse.ArgumentParser(
+        prog="chainsight",
+        description="Find objects in photos, with published weights.",
+        epilog="`chainsight COMMAND --help` has the options and an example of each.",
+    )
     parser.add_argument("--version", action="version", version=f"chainsight {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    def add(name: str, run: Command, description: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=description, description=description)
+    def add(name: str, run: Command, description: str, example: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(
+            name, help=description, description=description, epilog=f"example: chainsight {name} {example}"
+        )
         command.set_defaults(run=run)
         return command
 
-    predict = add("predict", _predict, "find objects in images and draw them")
-    predict.add_argument("sources", nargs="+", metavar="IMAGE", help="files, folders, patterns or URLs")
+    predict = add(
+        "predict",
+        _predict,
+        "find objects in images and draw them",
+        "photos/ --model ssdlite320_mobilenet_v3_large --out found",
+    )
+    predict.add_argument("sources", nargs="+", metavar="IMAGE", help="files, folders, patterns (in quotes) or URLs")
     _add_model(predict)
-    predict.add_argument("--score", type=float, default=0.5, help="least score of what is shown (0.5)")
-    predict.add_argument("--out", type=Path, metavar="DIR", help="write the pictures here")
-    predict.add_argument("--json", type=Path, metavar="FILE", help="write what was found here")
+    predict.add_argument(
+        "--score", type=float, default=0.5, metavar="S", help="least score of what is shown, 0 to 1 (0.5)"
+    )
+    predict.add_argument("--out", type=Path, metavar="DIR", help="write the pictures with the objects drawn here")
+    predict.add_argument(
+        "--json", type=Path, metavar="FILE", help="write what was found here: boxes are x1, y1, x2, y2 in pixels"
+    )
 
-    evaluate = add("evaluate", _evaluate, "score a model on annotated images, beside the published figures")
+    evaluate = add(
+        "evaluate",
+        _evaluate,
+        "score a model on annotated images, beside the published figures",
+        "--model fcos_resnet50_fpn --data instances_val2017.json --images val2017 --report report",
+    )
     _add_model(evaluate)
-    evaluate.add_argument("--data", required=True, metavar="DATA", help="COCO's ANNOTATIONS.json, or PATH[@SPLIT]")
-    evaluate.add_argument("--images", type=Path, metavar="DIR", help="where the images of ANNOTATIONS.json are")
-    evaluate.add_argument("--score", type=float, help="least score that counts (as in the published evaluation)")
-    evaluate.add_argument("--max-detections", type=int, default=100, help="per image and class (100)")
-    evaluate.add_argument("--limit", type=int, help="only the first so many images")
+    evaluate.add_argument(
+        "--data", required=True, metavar="DATA", help="COCO's ANNOTATIONS.json, or a data set's PATH[@SPLIT]"
+    )
+    evaluate.add_argument(
+        "--images", type=Path, metavar="DIR", help="where the images of ANNOTATIONS.json are (beside it)"
+    )
+    evaluate.add_argument(
+        "--score", type=float, metavar="S", help="least score that counts (as in the published evaluation)"
+    )
+    evaluate.add_argument(
+        "--max-detections", type=int, default=100, metavar="N", help="the best N of each image and class (100)"
+    )
+    evaluate.add_argument("--limit", type=int, metavar="N", help="only the first so many images")
     evaluate.add_argument("--json", type=Path, metavar="FILE", help="write figures, settings and versions here")
-    evaluate.add_argument("--report", type=Path, metavar="DIR", help="write a page with curves and pictures here")
+    evaluate.add_argument("--report", type=Path, metavar="DIR", help="write index.html with curves and pictures here")
     evaluate.add_argument("--resume", type=Path, metavar="FILE", help="keep finished images here and go on from there")
 
-    models = add("models", _models, "list the models and their weights")
-    models.add_argument("--task", help="only the models for this task")
+    models = add("models", _models, "list the models and their weights", "--task detection")
+    models.add_argument("--task", help="only those for detection, classification or another task of the list")
     models.add_argument("--json", action="store_true", help="as JSON")
 
-    check = add("check", _check, "look for mistakes in a data set")
-    check.add_argument("data", nargs="+", metavar="DATA", help="PATH or PATH@SPLIT")
+    check = add("check", _check, "look for mistakes in a data set", "boats/")
+    check.add_argument("data", nargs="+", metavar="DATA", help="PATH of a data set in any common format, or PATH@SPLIT")
 
-    add("config", _config, "print what a bug report needs")
+    add("config", _config, "print what a bug report needs: versions, kernels, threads, devices", "> config.txt")
     return parser
 
 
 def _add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", required=True, help="a name from `chainsight models`, or a saved model's file")
-    command.add_argument("--weights", default="default", help="published entry or file (the model's default entry)")
-    command.add_argument("--device", help="cpu, cuda or cuda:N")
-    command.add_argument("--threads", type=int, help="threads of each operation")
+    command.add_argument("--weights", default="default", help="a published entry or a file (the model's first entry)")
+    command.add_argument("--device", help="cpu, cuda or cuda:N (cpu)")
+    command.add_argument("--threads", type=int, metavar="N", help="threads of each operation (all processors)")
 
 
 def _load(options: argparse.Namespace) -> Any:
@@ -87,6 +115,7 @@ def _predict(options: argparse.Namespace) -> int:
     from tqdm import tqdm
 
     from .vision.image import ImageError, iter_sources
+    from .vision.results import Classification
 
     sources = iter_sources(options.sources)
     model = _load(options)
@@ -95,18 +124,20 @@ def _predict(options: argparse.Namespace) -> int:
     found: list[dict[str, Any]] = []
     failed = 0
     taken: set[str] = set()
+    originals = {str(Path(str(source)).resolve()) for source in sources}
     bar = tqdm(sources, unit="image", disable=None if len(sources) > 1 else True)
     for source in bar:
         try:
             result = model.predict(source, score_threshold=options.score)
-            if options.out:
-                name = _free_name(str(source), taken)
-                result.save_image(options.out / name)
+            picture = None
+            if options.out and not isinstance(result, Classification):  # nothing to draw on a picture of one class
+                picture = _free_path(options.out, str(source), taken, originals)
+                result.save_image(picture)
         except (ImageError, OSError) as error:
             failed += 1
             bar.write(f"error: {error}", file=sys.stderr)
             continue
-        bar.write(f"{source}: {result}")
+        bar.write(f"{source}: {result}" + (f"\n  drawn in {picture}" if picture else ""))
         found.append({"source": str(source), **result.to_dict()})
     if options.json:
         from .evaluations.runner import write_text
@@ -117,16 +148,16 @@ def _predict(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _free_name(source: str, taken: set[str]) -> str:
-    """A file name for the picture of a source that no other one has."""
+def _free_path(folder: Path, source: str, taken: set[str], originals: set[str]) -> Path:
+    """Where the picture of a source goes: never onto that of another source, nor onto a photo that was given."""
     plain = Path(source.partition("?")[0])
     stem, suffix = plain.stem or "image", plain.suffix if plain.suffix.lower() in (".jpg", ".jpeg", ".png") else ".png"
     name, count = stem + suffix, 1
-    while name in taken:
+    while name in taken or str((folder / name).resolve()) in originals:
         count += 1
         name = f"{stem}-{count}{suffix}"
     taken.add(name)
-    return name
+    return folder / name
 
 
 def _evaluate(options: argparse.Namespace) -> int:
@@ -185,14 +216,18 @@ def _models(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(rows, indent=1))
         return 0
-    print(f"{'model':<42} {'task':<16} {'weights':<14} {'parameters':>11} {'GFLOPs':>8}  published")
-    for row in rows:
+    lines = [("model", "task", "weights", "parameters", "GFLOPs", "published")]
+    for row in sorted(rows, key=lambda row: row["task"]):
         figures = "; ".join(
             ", ".join(f"{metric} {value:g}" for metric, value in values.items()) + f" ({data})"
             for data, values in row["metrics"].items()
         )
-        size = f"{row['parameters'] / 1e6:.2f} M"
-        print(f"{row['model']:<42} {row['task']:<16} {row['weights']:<14} {size:>11} {row['gflops']:>8.2f}  {figures}")
+        size, flops = f"{row['parameters'] / 1e6:.2f} M", f"{row['gflops']:.2f}"
+        lines.append((row["model"], row["task"], row["weights"], size, flops, figures))
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    for model, task, weights, size, flops, figures in lines:
+        named = f"{model:<{widths[0]}}  {task:<{widths[1]}}  {weights:<{widths[2]}}"
+        print(f"{named}  {size:>{widths[3]}}  {flops:>{widths[4]}}  {figures}")
     return 0
 
 

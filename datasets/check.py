@@ -115,13 +115,13 @@ def check(data: Dataset | Mapping[str, Dataset] | str | Sequence[str], *, progre
     Every image is decoded once: does it decode, is it of the annotated size (EXIF rotation included), is it a pixel
     for pixel copy of another one (in another split: leakage). Boxes: clipped, dropped and other problems found at
     opening, and pairs of one class with IoU >= 0.8. Classes: without objects, unknown, different between splits.
-    ``progress`` shows a bar. Raises what `chainsight.datasets.open` raises.
+    ``progress`` shows a bar on a terminal. Raises what `chainsight.datasets.open` raises.
     """
     sets = _sets(data)
     first = next(iter(sets.values()))
     report = CheckReport({name: f"{name}: {dataset!r}" for name, dataset in sets.items()}, first.categories)
     seen: dict[bytes, tuple[str, str]] = {}
-    bar = tqdm(total=sum(len(s) for s in sets.values()), unit="image", disable=not progress, desc="check")
+    bar = tqdm(total=sum(len(s) for s in sets.values()), unit="image", disable=None if progress else True, desc="check")
     with bar, ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for split, dataset in sets.items():
             known = len(dataset.problems)
@@ -142,7 +142,7 @@ def check(data: Dataset | Mapping[str, Dataset] | str | Sequence[str], *, progre
 
 
 def run_check(paths: list[str]) -> int:
-    """``chainsight check DATA [DATA...]``: print the report with a progress bar.
+    """``chainsight check DATA [DATA...]``: print the report, on a terminal with a progress bar.
 
     Returns the exit code: 0 nothing to fix, 1 errors found, 2 a path cannot be opened.
     """

@@ -56,6 +56,27 @@ def test_pictures_of_equal_names_do_not_overwrite_each_other(nanodet, tmp_path):
     assert sorted(p.name for p in out.iterdir()) == ["x-2.png", "x.png"]
 
 
+def test_pictures_never_replace_the_photos(nanodet, tmp_path, capsys):
+    photo = tmp_path / "x.png"
+    Image.fromarray(np.zeros((32, 32, 3), np.uint8)).save(photo)
+    before = photo.read_bytes()
+    assert main(["predict", str(photo), *nanodet, "--out", str(tmp_path)]) == 0
+    assert photo.read_bytes() == before
+    assert (tmp_path / "x-2.png").exists()
+    assert str(tmp_path / "x-2.png") in capsys.readouterr().out
+
+
+def test_predict_of_a_classifier_writes_its_classes_and_no_picture(photos, tmp_path, capsys):
+    model = chainsight.load("squeezenet1_1", weights=None)
+    model.save(tmp_path / "model.safetensors")
+    found, out = tmp_path / "found.json", tmp_path / "out"
+    arguments = ["--model", str(tmp_path / "model.safetensors"), "--json", str(found), "--out", str(out)]
+    assert main(["predict", str(photos / "000000000139.jpg"), *arguments]) == 0
+    assert "Classification: 1000 classes" in capsys.readouterr().out
+    assert len(json.loads(found.read_text())[0]["classes"]) == 5
+    assert list(out.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
