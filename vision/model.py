@@ -15,7 +15,7 @@ from PIL import Image
 
 from ..core import Tensor, no_grad
 from ..core import functions as F
-from ..core.layers import Module
+from ..core.layers import BatchNorm2d, Module
 from ..weights.entry import WeightsEntry
 from ..weights.writer import save_safetensors
 from .categories import Categories
@@ -24,6 +24,7 @@ from .results import Classification, Detections, SegmentationMap
 from .sample import Sample
 
 Result = TypeVar("Result")
+M = TypeVar("M", bound="Model[Any]")
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of red, green and blue, 0 to 1
 
@@ -41,6 +42,15 @@ class Model(Module, Generic[Result]):
     entry: WeightsEntry | None = None
     weights_file: Path | None = None
     about: Mapping[str, Any] = {}
+    frozen_norms = False  # batch norms use the stored statistics in training too, as for folded weights
+
+    def train(self: M, mode: bool = True) -> M:
+        """Switch to training behaviour; batch norms whose scale is frozen keep their statistics."""
+        super().train(mode)
+        for _, module in self.named_modules():
+            if isinstance(module, BatchNorm2d) and (self.frozen_norms or not module.weight.requires_grad):
+                module.training = False
+        return self
 
     def carry_over(self, name: str, fresh: np.ndarray, published: np.ndarray) -> np.ndarray:
         """What a parameter of ``class_layers`` starts from when the classes change, given its published value."""
@@ -315,3 +325,15 @@ class ModelInfo:
     def categories_of(self, entry: WeightsEntry) -> Categories:
         """The Categories of the head that an entry's file holds."""
         return (self.published or self.spread)(entry.categories, entry.category_ids)
+
+
+def has_folded_norms(model: Module) -> bool:
+    """Whether every batch norm's statistics are those of an identity: mean 0 and variance 1 - eps.
+
+    Weights that went through an inference engine come so, with the norms folded into the convolutions. Their true
+    statistics are lost, and those of a batch would change the function.
+    """
+    norms = [m for _, m in model.named_modules() if isinstance(m, BatchNorm2d)]
+    return bool(norms) and all(
+        not m.running_mean.data.any() and bool((m.running_var.data == np.float32(1 - m.eps)).all()) for m in norms
+    )

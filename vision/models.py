@@ -37,7 +37,7 @@ from .backbones import (
 )
 from .categories import Categories
 from .detection import faster_rcnn, fcos, keypoint_rcnn, mask_rcnn, nanodet, retinanet, ssd, yolox
-from .model import Classifier, CropPreset, Model, ModelInfo
+from .model import Classifier, CropPreset, Model, ModelInfo, has_folded_norms
 from .segmentation import deeplabv3, fcn, lraspp
 
 log = logging.getLogger("chainsight")
@@ -190,6 +190,7 @@ def fill(model: Model[Any], info: ModelInfo, path: Path, keep_classes: bool) -> 
         raise WeightsError(f"{path}: not weights of {info.name}: {error}") from None
     carried = {name: model.carry_over(name, own[name], found[name]) for name in heads if name in found}
     model.load_state_dict(report.arrays | carried, strict=False)
+    model.frozen_norms = has_folded_norms(model)
     model.weights_file = Path(path)
     if report.reinitialised:
         log.warning(
@@ -225,5 +226,6 @@ def load_saved(path: str | os.PathLike[str], device: str | None = None) -> Model
     state = read(path)
     model.take_shapes(state)
     model.load_state_dict(match_state(model.state_dict(), state).arrays)
+    model.frozen_norms = has_folded_norms(model)
     model.weights_file = Path(path)
     return model.to(device).eval() if device is not None else model.eval()

@@ -1,0 +1,70 @@
+"""How each family of models is fine-tuned: batch size, learning rate, augmentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .detection.nanodet import NanoDet
+from .detection.ssd import SSD
+from .model import Model, Segmenter
+from .transforms import (
+    Compose,
+    HorizontalFlip,
+    IoUCrop,
+    PhotometricDistort,
+    RandomAffine,
+    RandomApply,
+    ScaleJitter,
+    Transform,
+    ZoomOut,
+)
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings for AdamW that suit pretrained weights.
+
+    ``lr`` belongs to ``batch_size`` and grows with the root of another one's ratio. ``augmentation`` makes the transform
+    from the pairs of keypoints that a flip exchanges.
+    """
+
+    batch_size: int
+    lr: float
+    augmentation: Callable[[Pairs], Transform]
+    weight_decay: float = 0.05
+    clip: float = 10.0
+
+
+def flip_and_colour(pairs: Pairs) -> Transform:
+    return Compose([HorizontalFlip(0.5, pairs), RandomApply(PhotometricDistort(), 0.5)])
+
+
+def shift_and_scale(pairs: Pairs) -> Transform:
+    """What NanoDet's authors train with (config/legacy_v0.x_configs/nanodet-g.yml)."""
+    move = RandomAffine(degrees=0, translate=0.2, scale=(0.6, 1.4), shear=0)
+    return Compose([move, HorizontalFlip(0.5, pairs), PhotometricDistort(contrast=(0.6, 1.4), saturation=(0.5, 1.2))])
+
+
+def crop_and_zoom(pairs: Pairs) -> Transform:
+    """Liu et al. 2016, "SSD", sections 2.2 and 3.6."""
+    zoom = RandomApply(ZoomOut(), 0.5)
+    return Compose([PhotometricDistort(), zoom, IoUCrop(), HorizontalFlip(0.5, pairs)])
+
+
+def jitter_and_crop(pairs: Pairs) -> Transform:
+    return Compose([ScaleJitter((480, 480), (0.5, 2.0)), HorizontalFlip(0.5, pairs), PhotometricDistort()])
+
+
+def recipe(model: Model[Any]) -> Recipe:
+    """The settings for a model's family."""
+    if isinstance(model, NanoDet):
+        return Recipe(8, 1e-3, shift_and_scale)
+    if isinstance(model, SSD):
+        return Recipe(16, 1e-3, crop_and_zoom)
+    if isinstance(model, Segmenter):
+        return Recipe(4, 2e-4, jitter_and_crop)
+    return Recipe(2, 1e-4, flip_and_colour)
