@@ -41,7 +41,8 @@ def evaluate_boxes(
     )
 
     def predict(key: Key) -> dict[str, Any]:
-        found = model.predict(truths[int(key)].path, score_threshold=score_threshold)
+        source = truths[int(key)].path or dataset[int(key)].image  # drawn scenes have no file
+        found = model.predict(source, score_threshold=score_threshold)
         kept = [j for j, label in enumerate(np.asarray(found.labels).tolist()) if label in labels]
         return {
             "boxes": np.asarray(found.boxes, float)[kept].tolist(),

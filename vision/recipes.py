@@ -28,8 +28,8 @@ Pairs = tuple[tuple[int, int], ...]
 class Recipe:
     """Settings for AdamW that suit pretrained weights.
 
-    ``lr`` belongs to ``batch_size`` and grows with the root of another one's ratio. ``augmentation`` makes the transform
-    from the pairs of keypoints that a flip exchanges.
+    ``lr`` belongs to ``batch_size`` and grows with the root of another one's ratio. ``augmentation`` makes the
+    transform from the pairs of keypoints that a flip exchanges.
     """
 
     batch_size: int
