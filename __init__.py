@@ -20,6 +20,7 @@ _PUBLIC = {  # name: (module, attribute); resolved at first use, so that importi
     "core": (".core", None),
     "datasets": (".datasets", None),
     "evaluate": (".evaluating", "evaluate"),
+    "fit": (".training", "fit"),
     "list_models": (".vision.models", "list_models"),
     "load": (".vision.models", "load"),
     "model_info": (".vision.models", "model_info"),
@@ -42,6 +43,7 @@ __all__ = [
     "core",
     "datasets",
     "evaluate",
+    "fit",
     "list_models",
     "load",
     "model_info",
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from .core.kernels import set_num_threads
     from .datasets import Dataset
     from .evaluating import evaluate
+    from .training import fit
     from .vision.categories import Categories
     from .vision.image import ImageError, read_image
     from .vision.models import list_models, load, model_info

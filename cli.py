@@ -87,6 +87,30 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--report", type=Path, metavar="DIR", help="write index.html with curves and pictures here")
     evaluate.add_argument("--resume", type=Path, metavar="FILE", help="keep finished images here and go on from there")
 
+    train = add(
+        "train",
+        _train,
+        "fine-tune a model on your own images",
+        "--model nanodet_g --data boats/@train --valid boats/@val --epochs 20 --out runs/boats",
+    )
+    train.add_argument("--model", help="a name from `chainsight models`, or a saved model's file")
+    train.add_argument("--weights", default="default", help="a published entry, a file, or none (the first entry)")
+    train.add_argument("--data", metavar="DATA", help="what to learn from: PATH[@SPLIT] of a data set in any format")
+    train.add_argument("--valid", metavar="DATA", help="what to choose the best epoch by: PATH[@SPLIT]")
+    train.add_argument("--epochs", type=int, metavar="N", help="rounds through the data (by the number of images)")
+    train.add_argument("--out", type=Path, metavar="RUN", help="the folder for everything (runs/MODEL-1)")
+    train.add_argument("--batch-size", type=int, metavar="N", help="images of a step (by the model)")
+    train.add_argument("--lr", type=float, metavar="RATE", help="the learning rate (by the model)")
+    train.add_argument(
+        "--freeze", nargs="+", default=[], metavar="NAME", help="parameters that stay, by how they begin"
+    )
+    train.add_argument("--patience", type=int, metavar="N", help="stop after so many epochs without a better figure")
+    train.add_argument("--seed", type=int, default=0, metavar="S", help="equal seeds give equal weights (0)")
+    train.add_argument("--threads", type=int, metavar="N", help="threads of each operation (all processors)")
+    train.add_argument(
+        "--resume", nargs="?", const=True, metavar="RUN", help="go on with the run of that folder, or of --out"
+    )
+
     models = add("models", _models, "list the models and their weights", "--task detection")
     models.add_argument("--task", help="only those for detection, classification or another task of the list")
     models.add_argument("--json", action="store_true", help="as JSON")
@@ -191,6 +215,44 @@ def _evaluate(options: argparse.Namespace) -> int:
     if options.json:
         evaluation.save(options.json)
     return 1 if evaluation.failures else 0
+
+
+def _train(options: argparse.Namespace) -> int:
+    from . import training
+    from .core import seed as seed_generator
+    from .datasets import open as open_dataset
+    from .vision.models import load
+
+    if options.resume:
+        folder = options.out if options.resume is True else Path(options.resume)
+        if folder is None:
+            raise ValueError("--resume needs the run's folder: --resume RUN")
+        run = training.resume(folder)
+    else:
+        missing = [name for name in ("model", "data") if getattr(options, name) is None]
+        if missing:
+            raise ValueError(f"expected --{' and --'.join(missing)} (or --resume RUN)")
+        data = open_dataset(options.data)
+        valid = None if options.valid is None else open_dataset(options.valid)
+        weights = None if options.weights == "none" else options.weights
+        seed_generator(options.seed)  # what starts fresh depends on the seed too
+        model = load(options.model, weights=weights, categories=data.categories)
+        run = training.fit(
+            model,
+            data,
+            valid,
+            epochs=options.epochs,
+            out=options.out,
+            batch_size=options.batch_size,
+            lr=options.lr,
+            freeze=options.freeze,
+            patience=options.patience,
+            seed=options.seed,
+            notes={"data": options.data, "valid_data": options.valid, "weights": options.weights},
+        )
+    print(run)
+    print(f"next: chainsight evaluate --model {run.folder / 'best.safetensors'} --data DATA")
+    return 0
 
 
 def _models(options: argparse.Namespace) -> int:

@@ -27,7 +27,7 @@ from .datasets import open as open_dataset
 from .evaluating import evaluate
 from .evaluations.runner import versions, write_text
 from .vision.model import Model
-from .vision.models import MODELS
+from .vision.models import MODELS, load
 from .vision.recipes import Recipe
 from .vision.recipes import recipe as recipe_of
 from .vision.sample import Sample
@@ -159,7 +159,6 @@ def fit(
         "patience": patience,
         "average": average,
         "augmentation": repr(transform),
-        "frozen_norms": model.frozen_norms,
         "versions": versions(),
         **(notes or {}),
     }
@@ -170,6 +169,8 @@ def fit(
         session = _Session(model, training, loader, held_out, Run(folder), settings, progress)
         if resume:
             session.restore()
+        else:
+            session.start()
         session.run(epochs, patience)
     finally:
         for p in frozen:
@@ -178,6 +179,30 @@ def fit(
     model.load_state_dict(read(folder / "best.safetensors"))
     model.eval()
     return session.result
+
+
+def resume(folder: str | Path, *, progress: bool | None = None) -> Run:
+    """Go on with the run in a folder, on the data that its settings name; see `fit`.
+
+    Raises ValueError where there is no run, or its data or augmentation had no name (``data`` and ``valid`` among the
+    ``notes``: the `chainsight train` command gives them).
+    """
+    settings = settings_of(folder)
+    if "data" not in settings:
+        raise ValueError(f"{folder}: settings.json does not say where its data are: call fit with resume=True")
+    model = load(Path(folder) / "last.safetensors")
+    kept = ("epochs", "batch_size", "lr", "accumulate", "seed", "freeze", "patience")
+    notes = {k: settings[k] for k in ("data", "valid_data", "weights")}
+    return fit(
+        model,
+        settings["data"],
+        settings["valid_data"],
+        out=folder,
+        resume=True,
+        progress=progress,
+        notes=notes,
+        **{k: settings[k] for k in kept},
+    )
 
 
 def settings_of(folder: str | Path) -> dict[str, Any]:
@@ -317,6 +342,11 @@ class _Session:
         self.finished = False
 
     # what happens
+
+    def start(self) -> None:
+        """Leave a run that can be resumed from its first moment on."""
+        self._save_model("last.safetensors", {})
+        self.save()
 
     def run(self, epochs: int, patience: int | None) -> None:
         saved = time.monotonic()
