@@ -333,6 +333,8 @@ def _walk(
 
 
 def _seeds(outputs: Sequence[Tensor], grad_outputs: Sequence[Tensor | None] | None) -> list[Tensor]:
+    if isinstance(outputs, tensor.Tensor):
+        raise TypeError("expected a list of Tensors as outputs, got one Tensor: pass [y]")
     if grad_outputs is None:
         grad_outputs = [None] * len(outputs)
     if len(grad_outputs) != len(outputs):
@@ -391,6 +393,8 @@ def grad(
     >>> grad([g], [x])
     (Tensor([12.], shape (1,), float32),)
     """
+    if isinstance(inputs, tensor.Tensor):
+        raise TypeError("expected a list of Tensors as inputs, got one Tensor: pass [x]")
     keep = create_graph if retain_graph is None else retain_graph
     with _switch(recording=create_graph):
         found = _walk(outputs, _seeds(outputs, grad_outputs), inputs, keep)

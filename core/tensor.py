@@ -128,6 +128,10 @@ class Tensor:
         """The tensor in another dtype; itself if it has it. Differentiable between floating-point types."""
         return F.astype(self, dtype) if self.dtype != dtype else self
 
+    def __array__(self, *args: Any, **kwargs: Any) -> np.ndarray:
+        # Without this NumPy would take a Tensor for a sequence, and build an array of objects element by element.
+        raise TypeError("a Tensor is converted to an array only when told to: pass tensor.numpy()")
+
     def __len__(self) -> int:
         if not self.ndim:
             raise TypeError("a tensor without axes has no length")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,21 +38,38 @@ class Categories:
         if len(self.slots) != len(self.names) or (self.slots and max(self.slots) >= self.outputs):
             raise ValueError(f"expected {len(self.names)} slots below {self.outputs}, got {self.slots}")
 
+    def __repr__(self) -> str:
+        shown = ", ".join(self.names[:5]) + (", ..." if len(self.names) > 5 else "")
+        return f"Categories({len(self.names)}: {shown})"
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def index(self, name: str) -> int:
+        """The label of a class. Raises ValueError that names similar classes for an unknown one.
+
+        >>> Categories.plain(["cat", "dog"]).index("dog")
+        1
+        """
+        return label_of(name, self.names)
+
     @classmethod
     def plain(cls, names: Sequence[str], ids: Sequence[int] | None = None) -> Categories:
         """One output for each class."""
-        return cls(tuple(names), None if ids is None else tuple(ids), tuple(range(len(names))), len(names))
+        names = _several(names)
+        return cls(names, None if ids is None else tuple(ids), tuple(range(len(names))), len(names))
 
     @classmethod
     def with_background(cls, names: Sequence[str], ids: Sequence[int] | None = None) -> Categories:
         """Output 0 is the background, output k + 1 is class k."""
+        names = _several(names)
         count = len(names)
-        return cls(tuple(names), None if ids is None else tuple(ids), tuple(range(1, count + 1)), count + 1)
+        return cls(names, None if ids is None else tuple(ids), tuple(range(1, count + 1)), count + 1)
 
     @classmethod
     def by_id(cls, names: Sequence[str], ids: Sequence[int]) -> Categories:
         """The output of a class is its id, as torchvision's detectors have it for COCO's 91 ids."""
-        return cls(tuple(names), tuple(ids), tuple(ids), max(ids) + 1)
+        return cls(_several(names), tuple(ids), tuple(ids), max(ids) + 1)
 
     def labels_of(self, slots: np.ndarray) -> np.ndarray:
         """The labels of head outputs; -1 for outputs that stand for no class."""
@@ -62,3 +80,24 @@ class Categories:
     def slots_of(self, labels: np.ndarray) -> np.ndarray:
         """The head outputs of labels."""
         return np.asarray(self.slots, np.int64)[labels]
+
+
+def label_of(name: str, names: Sequence[str]) -> int:
+    """The index of ``name`` in ``names``. Raises ValueError that names similar ones for an unknown one.
+
+    >>> label_of("dgo", ("cat", "dog"))
+    Traceback (most recent call last):
+    ...
+    ValueError: there is no class 'dgo': did you mean dog?
+    """
+    if name not in names:
+        close = difflib.get_close_matches(name, names, 3, 0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(names)}"
+        raise ValueError(f"there is no class {name!r}: {hint}")
+    return tuple(names).index(name)
+
+
+def _several(names: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise TypeError(f"expected a list of category names, got the text {names!r}: pass [{names!r}]")
+    return tuple(names)

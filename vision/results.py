@@ -13,6 +13,7 @@ import numpy as np
 from PIL import Image
 
 from . import boxes as box_ops
+from .categories import label_of
 from .draw import draw_detections, draw_segmentation
 from .image import Source, read_image, write_image
 from .masks import InstanceMasks, encode_rle
@@ -115,8 +116,8 @@ class Detections(_Picture):
     - ``masks``: instance masks; ``keypoints``: (n, k, 3) float32, x, y and score.
     - ``image``: the source given to ``predict``, for drawing. A reference: a path is read again when needed.
 
-    ``found[i]`` is one object; a slice, a bool mask or indices select objects in all fields together. Raises
-    ValueError when fields disagree, a label is no index of ``categories``, or a number is not finite.
+    ``found[i]`` is one object; a category's name, a slice, a bool mask or indices select objects in all fields
+    together. Raises ValueError when fields disagree, a label is no index of ``categories``, or a number is not finite.
 
     >>> found = Detections([[1, 2, 30, 40]], [0.9], [1], ("cat", "dog"), (60, 80), category_ids=(17, 18))
     >>> found
@@ -124,6 +125,8 @@ class Detections(_Picture):
       dog  0.900  x1 1.0, y1 2.0, x2 30.0, y2 40.0
     >>> found.to_coco(7)
     [{'image_id': 7, 'category_id': 18, 'bbox': [1.0, 2.0, 29.0, 38.0], 'score': 0.8999999761581421}]
+    >>> len(found["dog"]), len(found["cat"]), len(found[found.scores > 0.95])
+    (1, 0, 0)
     """
 
     boxes: np.ndarray
@@ -177,11 +180,13 @@ class Detections(_Picture):
     def __getitem__(self, index: int) -> Detection: ...
 
     @overload
-    def __getitem__(self, index: slice | np.ndarray | Sequence[int] | Sequence[bool]) -> Detections: ...
+    def __getitem__(self, index: str | slice | np.ndarray | Sequence[int] | Sequence[bool]) -> Detections: ...
 
     def __getitem__(self, index: Any) -> Detection | Detections:
         if isinstance(index, (int, np.integer)):
-            i = range(len(self))[index]  # Negative indices, and IndexError past the end.
+            if not -len(self) <= index < len(self):
+                raise IndexError(f"there is no object {index} among {len(self)}")
+            i = int(index) % len(self)
             label = int(self.labels[i])
             return Detection(
                 self.boxes[i],
@@ -192,7 +197,9 @@ class Detections(_Picture):
                 None if self.masks is None else self.masks[i : i + 1],
                 None if self.keypoints is None else self.keypoints[i],
             )
-        if not isinstance(index, slice):
+        if isinstance(index, str):
+            index = self.labels == label_of(index, self.categories)
+        elif not isinstance(index, slice):
             index = np.asarray(index)
             if index.size == 0 and index.dtype != bool:
                 index = index.astype(np.int64)
@@ -348,9 +355,7 @@ class SegmentationMap(_Picture):
 
     def _index(self, category: str | int) -> int:
         if isinstance(category, str):
-            if category not in self.categories:
-                raise ValueError(f"expected one of {', '.join(self.categories)}, got {category!r}")
-            return self.categories.index(category)
+            return label_of(category, self.categories)
         if not 0 <= category < len(self.categories):
             raise ValueError(f"expected a label from 0 to {len(self.categories) - 1}, got {category}")
         return category

@@ -203,8 +203,13 @@ def _download(wanted: _Wanted, progress: bool) -> None:
             reason = f"{type(error).__name__.strip('_')}: {error}"
             if attempt == ATTEMPTS or isinstance(error, requests.exceptions.InvalidURL | requests.TooManyRedirects):
                 raise wanted.error(f"download failed after {attempt} attempts, the last with {reason}") from error
-            logger.info("attempt %d to download %s failed (%s)", attempt, wanted.url, reason)
-            time.sleep(BACKOFF * 2 ** (attempt - 1))
+            pause = BACKOFF * 2 ** (attempt - 1)
+            # A warning, as it is shown by default: whoever waits wants to know what for.
+            logger.warning(
+                "attempt %d of %d to download %s failed, the next in %g s (%s)",
+                *(attempt, ATTEMPTS, wanted.url, pause, reason),
+            )
+            time.sleep(pause)
     raise wanted.error(f"download failed after {ATTEMPTS} attempts")
 
 

@@ -138,6 +138,11 @@ def match_state(
     for name, old in origin.items():
         if name not in expected:
             (report.skipped if _matches(old, may_surplus) else report.unexpected).append(old)
+    if strict and report.missing and found and not (report.arrays or report.mismatched or report.reinitialised):
+        raise WeightsError(
+            f"nothing of the file fits: it seems to be another model's; the model has {len(expected)} parameters, like "
+            f"{report.missing[0]}, the file {len(found)}, like {next(iter(found))}"
+        )
     if strict and not report.fits:
         raise WeightsError(f"the weights do not fit the model\n{report}")
     return report

@@ -46,6 +46,8 @@ def softmax_cross_entropy(
     0.6931
     """
     labels = target.data if isinstance(target, Tensor) else target
+    if not hasattr(labels, "dtype"):
+        raise TypeError(f"softmax_cross_entropy: expected targets in an array, got a {type(labels).__name__}")
     if x.ndim < 2 or labels.shape != (x.shape[0], *x.shape[2:]) or labels.dtype.kind not in "iu":
         raise ValueError(
             "softmax_cross_entropy: expected x (n, classes, ...) and integer targets (n, ...), "

@@ -260,6 +260,14 @@ def test_grad_outputs():
         Tensor([1.0]).backward()
 
 
+def test_one_tensor_is_no_list():
+    x = Tensor([1.0], requires_grad=True)
+    with pytest.raises(TypeError, match=r"expected a list of Tensors as outputs, got one Tensor: pass \[y\]"):
+        grad(x * x, [x])
+    with pytest.raises(TypeError, match=r"expected a list of Tensors as inputs, got one Tensor: pass \[x\]"):
+        grad([x * x], x)
+
+
 def test_third_derivative():
     x = leaf(2.0)
     y = F.exp(x * x)

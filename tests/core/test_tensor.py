@@ -134,6 +134,12 @@ def test_an_array_on_the_left_defers_to_the_tensor():
         np.exp(x)
 
 
+@pytest.mark.parametrize("convert", [np.asarray, np.array, lambda t: np.stack([t, t])])
+def test_numpy_takes_no_tensor_for_a_sequence(convert):
+    with pytest.raises(TypeError, match=r"tensor\.numpy\(\)"):
+        convert(Tensor([1.0, 2.0]))
+
+
 def test_in_place_operators_make_new_tensors():
     x = Tensor(np.ones(2), requires_grad=True)
     y = x

@@ -45,7 +45,7 @@ def test_one_object(detections):
     np.testing.assert_array_equal(first.keypoints, detections.keypoints[0])
     assert detections[-1].name == "traffic light"
     assert repr(first) == "Detection('dog', score=0.900, box=[1.0, 2.0, 31.0, 42.0])"
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match="no object 3 among 3"):
         detections[3]
 
 
@@ -71,7 +71,10 @@ def test_selection_filters_every_field(detections, index, expected):
     assert chosen.category_ids == IDS
 
 
-def test_selection_by_score(detections):
+def test_selection_by_name_and_score(detections):
+    assert detections["dog"].names == ["dog"]
+    with pytest.raises(ValueError, match="there is no class 'dgo': did you mean dog"):
+        detections["dgo"]
     assert detections[detections.scores > 0.5].names == ["dog", "person"]
     with pytest.raises(IndexError):
         detections[np.array([True, False])]
@@ -216,7 +219,7 @@ def test_segmentation_map_errors():
     with pytest.raises(ValueError, match=r"expected probabilities \(3, h, w\), got \(2, 4, 4\)"):
         SegmentationMap(np.zeros((2, 2), int), NAMES, np.zeros((2, 4, 4)))
     found = SegmentationMap(np.zeros((2, 2), int), NAMES)
-    with pytest.raises(ValueError, match="expected one of person, traffic light, dog, got 'cat'"):
+    with pytest.raises(ValueError, match="there is no class 'cat': known are person, traffic light, dog"):
         found.mask("cat")
     with pytest.raises(ValueError, match="expected a label from 0 to 2, got 3"):
         found.mask(3)

@@ -44,6 +44,14 @@ def test_everything_that_is_wrong_is_listed() -> None:
     assert not report.fits
 
 
+def test_a_file_of_another_model_gives_one_line() -> None:
+    with pytest.raises(
+        WeightsError, match=r"nothing of the file fits.*conv.weight.*the file 1, like stem.weight"
+    ) as caught:
+        match_state(MODEL, {"stem.weight": array(1)})
+    assert len(str(caught.value).splitlines()) == 1
+
+
 def test_what_the_caller_allows() -> None:
     found = {"conv.weight": array(4, 3), "aux.weight": array(1), "x.num_batches_tracked": array(dtype=np.int64)}
     report = match_state(MODEL, found, allow_missing=[r"head\..*"], allow_unexpected=[r"aux\..*"])
