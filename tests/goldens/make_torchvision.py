@@ -60,6 +60,7 @@ CLASSIFIERS = {
     "resnext50_32x4d": [(200, 301), (161, 97)],
     "wide_resnet50_2": [(200, 301), (161, 97)],
     "alexnet": [(200, 301), (161, 97)],
+    "maxvit_t": [(224, 224)],
 }
 SEGMENTERS = {
     "fcn_resnet50": [(200, 301), (161, 97)],
@@ -140,10 +141,10 @@ def inputs(name: str, image: np.ndarray, dtype: torch.dtype = torch.float32) -> 
     return torch.from_numpy(imagenet_input(image)).to(dtype)
 
 
-def sigmoid_shift(logits: np.ndarray, threshold: float, wanted: int = 200) -> np.ndarray:
-    """What to add to all logits (positions, channels) so that `wanted` scores pass, the last not barely."""
-    level = np.log(threshold / (1 - threshold)) - np.sort(logits, None)[-wanted - 1 : -wanted + 1].mean()
-    return np.full(logits.shape[1], level, np.float32)
+def sigmoid_shift(levels: list[np.ndarray], threshold: float, wanted: int = 200) -> np.float32:
+    """What to add to all logits of all feature levels so that `wanted` scores pass, the last not barely."""
+    logits = np.sort(np.concatenate([level.ravel() for level in levels]))
+    return np.float32(np.log(threshold / (1 - threshold)) - logits[-wanted - 1 : -wanted + 1].mean())
 
 
 def background_shift(logits: np.ndarray, threshold: float, share: float) -> np.ndarray:
@@ -196,9 +197,7 @@ def calibrate(name: str, model: nn.Module, run: Callable[[], object]) -> tuple[d
             centre = rows.mean(0) if len(rows) >= FEW else np.full(rows.shape[1], rows.mean())
             shift = (head[0] - centre * gain).astype(np.float32)
             logits = rows * gain + bias.numpy() + shift
-            if key.endswith("classification_head.cls_logits"):
-                shift = shift + sigmoid_shift(logits, threshold)
-            elif "cls_score" in key or "classification_head.module_list" in key:
+            if "cls_score" in key or "classification_head.module_list" in key:
                 shift = shift + background_shift(logits, threshold, 0.08 if "cls_score" in key else 0.015)
             shifts[f"{key}.bias"] = shift
             layer.bias.add_(torch.from_numpy(shift))
@@ -216,6 +215,13 @@ def calibrate(name: str, model: nn.Module, run: Callable[[], object]) -> tuple[d
     run()
     for hook in hooks:
         hook.remove()
+    for key, layer in model.named_modules():  # one layer for all levels: these are known only after the others are set
+        if key.endswith("classification_head.cls_logits"):
+            levels: list[np.ndarray] = []
+            hook = layer.register_forward_hook(lambda *a, to=levels: to.append(a[2].numpy()))
+            run()
+            hook.remove()
+            shifts[f"{key}.bias"] = shifts[f"{key}.bias"] + sigmoid_shift(levels, threshold)
     return gains, shifts
 
 
