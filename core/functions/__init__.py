@@ -20,6 +20,7 @@ from .conv import conv2d, conv_transpose2d
 from .elementwise import (
     abs,
     add,
+    add_relu,
     astype,
     atan,
     clip,
@@ -59,6 +60,7 @@ __all__ = [
     "abs",
     "adaptive_avg_pool2d",
     "add",
+    "add_relu",
     "astype",
     "atan",
     "attention",

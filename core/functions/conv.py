@@ -6,8 +6,9 @@ from .. import kernels
 from ..device import Array
 from ..function import Function
 from ..kernels import ConvSpec
-from ..tensor import Tensor
+from ..tensor import Tensor, wrap
 from .elementwise import operands
+from .linear import matmul
 
 Pair = int | tuple[int, int]
 
@@ -53,8 +54,15 @@ class Conv2d(Function):
         x, w = self.inputs[:2]
         gx = Conv2dInputGrad(self.x_shape, self.spec)(gy, w) if self.needs_grad[0] else None
         gw = Conv2dWeightGrad(self.w_shape, self.spec)(x, gy) if self.needs_grad[1] else None
-        gb = gy.sum((0, 2, 3)) if self.needs_grad[2:] == (True,) else None
+        gb = _channel_sums(gy) if self.needs_grad[2:] == (True,) else None
         return (gx, gw, gb)[: len(self.needs_grad)]
+
+
+def _channel_sums(x: Tensor) -> Tensor:
+    """The sums over all but the channels, as the product with a row of ones."""
+    rows = x.transpose(0, 2, 3, 1).reshape(-1, x.shape[1])
+    ones = wrap(x.xp.ones((1, rows.shape[0]), x.dtype))
+    return matmul(ones, rows).reshape(-1)
 
 
 class Conv2dInputGrad(Function):

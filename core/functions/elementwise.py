@@ -9,7 +9,7 @@ import numpy as np
 
 from .. import kernels
 from ..device import Array, get_namespace, to_device
-from ..function import Function
+from ..function import Function, is_recording
 from ..tensor import Tensor, wrap
 from .shape import sum_to
 
@@ -54,7 +54,7 @@ class Add(Function):
     def forward(self, a: Array, b: Array) -> Array:
         check_broadcast("Add", a.shape, b.shape)
         self.shapes = a.shape, b.shape
-        return a + b
+        return kernels.add(a, b) if a.shape == b.shape and a.dtype == b.dtype else a + b
 
     def backward(self, gy: Tensor) -> tuple[Tensor | None, ...]:
         return tuple(sum_to(gy, s) if n else None for s, n in zip(self.shapes, self.needs_grad))
@@ -201,26 +201,6 @@ class Atan(Function):
         return (gy / (x * x + 1),)
 
 
-class Sigmoid(Function):
-    def forward(self, x: Array) -> Array:
-        self.save_outputs()
-        return kernels.sigmoid(x)
-
-    def backward(self, gy: Tensor) -> tuple[Tensor]:
-        (y,) = self.outputs
-        return (gy * y * (1 - y),)
-
-
-class Tanh(Function):
-    def forward(self, x: Array) -> Array:
-        self.save_outputs()
-        return get_namespace(x).tanh(x)
-
-    def backward(self, gy: Tensor) -> tuple[Tensor]:
-        (y,) = self.outputs
-        return (gy * (1 - y * y),)
-
-
 class Softplus(Function):
     """log(1 + exp(x)), without overflow."""
 
@@ -249,82 +229,134 @@ class Clip(Function):
         return (gy * wrap(self.inside),)
 
 
-class ReLU6(Function):
-    """x limited to [0, 6]; no gradient at the limits (Howard et al. 2017)."""
+class Activation(Function):
+    """A function of one value that ``kernels`` knows, and its derivative ``slope``."""
+
+    kernel: kernels.Activation
+    from_output = False  # whether ``slope`` takes the output instead of the input
 
     def forward(self, x: Array) -> Array:
-        self.save_outputs()
-        return get_namespace(x).clip(x, 0, 6)
+        if self.from_output:
+            self.save_outputs()
+        else:
+            self.save_inputs(0)
+        return kernels.activate(x, self.kernel)
 
     def backward(self, gy: Tensor) -> tuple[Tensor]:
-        (y,) = self.outputs
-        return (gy * wrap((y.data > 0) & (y.data < 6)),)
+        (v,) = self.outputs if self.from_output else self.inputs
+        gx = None if is_recording() else kernels.activate_grad(v.data, gy.data, self.kernel)
+        return (gy * self.slope(v) if gx is None else wrap(gx),)
+
+    def slope(self, v: Tensor) -> Tensor:
+        raise NotImplementedError(f"{self.name} has no slope")
 
 
-class ReLU(Function):
+class Sigmoid(Activation):
+    kernel = ("sigmoid", 0.0, 0.0)
+    from_output = True
+
+    def slope(self, v: Tensor) -> Tensor:
+        return v * (1 - v)
+
+
+class Tanh(Activation):
+    kernel = ("tanh", 0.0, 0.0)
+    from_output = True
+
+    def slope(self, v: Tensor) -> Tensor:
+        return 1 - v * v
+
+
+class ReLU(Activation):
     """max(x, 0) (Nair and Hinton 2010)."""
 
-    def forward(self, x: Array) -> Array:
+    kernel = kernels.RELU
+    from_output = True
+
+    def slope(self, v: Tensor) -> Tensor:
+        return wrap(v.data > 0)
+
+
+class AddReLU(Function):
+    """max(a + b, 0) for operands of one shape: the end of a residual block in one pass."""
+
+    def forward(self, a: Array, b: Array) -> Array:
         self.save_outputs()
-        return get_namespace(x).maximum(x, 0)
+        return kernels.add(a, b, relu=True)
 
-    def backward(self, gy: Tensor) -> tuple[Tensor]:
+    def backward(self, gy: Tensor) -> tuple[Tensor, Tensor]:
         (y,) = self.outputs
-        return (gy * wrap(y.data > 0),)
+        gx = None if is_recording() else kernels.activate_grad(y.data, gy.data, kernels.RELU)
+        g = gy * wrap(y.data > 0) if gx is None else wrap(gx)
+        return g, g
 
 
-class LeakyReLU(Function):
+class ReLU6(Activation):
+    """x limited to [0, 6]; no gradient at the limits (Howard et al. 2017)."""
+
+    kernel = ("relu6", 0.0, 6.0)
+    from_output = True
+
+    def slope(self, v: Tensor) -> Tensor:
+        return wrap((v.data > 0) & (v.data < 6))
+
+
+class LeakyReLU(Activation):
     """x, or slope * x where x is negative (Maas et al. 2013)."""
 
     def __init__(self, slope: float) -> None:
-        self.slope = slope
+        self.kernel = ("leaky_relu", slope, 0.0)
 
-    def forward(self, x: Array) -> Array:
-        xp = get_namespace(x)
-        if self.recording:
-            self.factor = xp.where(x > 0, xp.asarray(1, x.dtype), xp.asarray(self.slope, x.dtype))
-        return xp.where(x > 0, x, x * self.slope)
-
-    def backward(self, gy: Tensor) -> tuple[Tensor]:
-        return (gy * wrap(self.factor),)
+    def slope(self, v: Tensor) -> Tensor:
+        return wrap(v.xp.where(v.data > 0, 1, self.kernel[1]).astype(v.dtype))
 
 
-class SiLU(Function):
+class SiLU(Activation):
     """x * sigmoid(x) (Elfwing et al. 2017, Ramachandran et al. 2017)."""
 
-    def forward(self, x: Array) -> Array:
-        self.save_inputs(0)
-        return x * kernels.sigmoid(x)
+    kernel = ("silu", 0.0, 0.0)
 
-    def backward(self, gy: Tensor) -> tuple[Tensor]:
-        (x,) = self.inputs
-        s = sigmoid(x)
-        return (gy * (s * (x * (1 - s) + 1)),)
+    def slope(self, v: Tensor) -> Tensor:
+        s = sigmoid(v)
+        return s * (v * (1 - s) + 1)
 
 
-class HardSigmoid(Function):
+class HardSigmoid(Activation):
     """clip(x / 6 + 1 / 2, 0, 1) (Howard et al. 2019, section 5.2)."""
 
-    def forward(self, x: Array) -> Array:
-        if self.recording:
-            self.inside = (x > -3) & (x < 3)
-        return get_namespace(x).clip(x * (1 / 6) + 0.5, 0, 1)
+    kernel = ("hard_sigmoid", 0.0, 0.0)
 
-    def backward(self, gy: Tensor) -> tuple[Tensor]:
-        return (gy * wrap(self.inside) * (1 / 6),)
+    def slope(self, v: Tensor) -> Tensor:
+        return wrap(((v.data > -3) & (v.data < 3)).astype(v.dtype)) * (1 / 6)
 
 
-class HardSwish(Function):
+class HardSwish(Activation):
     """x * hard_sigmoid(x) (Howard et al. 2019, section 5.2)."""
 
-    def forward(self, x: Array) -> Array:
-        self.save_inputs(0)
-        return x * get_namespace(x).clip(x * (1 / 6) + 0.5, 0, 1)
+    kernel = ("hard_swish", 0.0, 0.0)
 
-    def backward(self, gy: Tensor) -> tuple[Tensor]:
-        (x,) = self.inputs
-        inside = wrap((x.data > -3) & (x.data < 3))
-        return (gy * ((x * (1 / 3) + 0.5) * inside + wrap(x.data >= 3)),)
+    def slope(self, v: Tensor) -> Tensor:
+        inside = wrap((v.data > -3) & (v.data < 3))
+        return (v * (1 / 3) + 0.5) * inside + wrap(v.data >= 3)
+
+
+class GELU(Activation):
+    """x times the normal distribution function of x (Hendrycks and Gimpel 2016)."""
+
+    kernel = ("gelu", 0.0, 0.0)
+
+    def slope(self, v: Tensor) -> Tensor:
+        return (erf(v * 0.5**0.5) + 1) * 0.5 + v * exp(v * v * -0.5) * (2 * math.pi) ** -0.5
+
+
+class Mish(Activation):
+    """x * tanh(softplus(x)) (Misra 2019)."""
+
+    kernel = ("mish", 0.0, 0.0)
+
+    def slope(self, v: Tensor) -> Tensor:
+        t = tanh(softplus(v))
+        return t + v * sigmoid(v) * (1 - t * t)
 
 
 class Erf(Function):
@@ -556,6 +588,16 @@ def relu(x: Tensor) -> Tensor:
     return ReLU()(x)
 
 
+def add_relu(a: Any, b: Any) -> Tensor:
+    """max(a + b, 0), broadcast.
+
+    >>> add_relu(Tensor([-3.0, 2.0]), Tensor([1.0, 1.0])).numpy()
+    array([0., 3.], dtype=float32)
+    """
+    a, b = operands("Add", a, b)
+    return AddReLU()(a, b) if a.shape == b.shape and a.dtype == b.dtype else relu(add(a, b))
+
+
 def relu6(x: Tensor) -> Tensor:
     """x limited to [0, 6]; no gradient at the limits (Howard et al. 2017).
 
@@ -607,7 +649,7 @@ def gelu(x: Tensor) -> Tensor:
     >>> round(gelu(Tensor([1.0])).item(), 4)
     0.8413
     """
-    return x * (erf(x * math.sqrt(0.5)) + 1) * 0.5
+    return GELU()(x)
 
 
 def mish(x: Tensor) -> Tensor:
@@ -616,7 +658,7 @@ def mish(x: Tensor) -> Tensor:
     >>> round(mish(Tensor([1.0])).item(), 4)
     0.8651
     """
-    return x * tanh(softplus(x))
+    return Mish()(x)
 
 
 def astype(x: Tensor, dtype: Any) -> Tensor:

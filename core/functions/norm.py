@@ -15,10 +15,10 @@ from .shape import reshape
 
 
 class BatchNorm(Function):
-    """Normalisation by the batch's statistics (Ioffe and Szegedy 2015, algorithm 1)."""
+    """Normalisation by the batch's statistics (Ioffe and Szegedy 2015, algorithm 1), with or without a ReLU behind."""
 
-    def __init__(self, eps: float) -> None:
-        self.eps = eps
+    def __init__(self, eps: float, relu: bool = False) -> None:
+        self.eps, self.relu = eps, relu
 
     def forward(self, x: Array, gamma: Array, beta: Array) -> Array:
         if x.ndim != 4 or not gamma.shape == beta.shape == x.shape[1:2]:
@@ -29,13 +29,18 @@ class BatchNorm(Function):
         if x.size == 0:
             raise ValueError(f"BatchNorm: no values to take statistics of in shape {x.shape}")
         self.save_inputs(0, 1)
-        y, self.mean, self.var = kernels.batch_norm(x, gamma, beta, self.eps)
+        if self.relu:
+            self.save_outputs()
+        y, self.mean, self.var, self.notes = kernels.batch_norm(x, gamma, beta, self.eps, self.relu)
         return y
 
     def backward(self, gy: Tensor) -> tuple[Tensor | None, ...]:
         x, gamma, _ = self.inputs
+        notes = None if is_recording() else self.notes
+        if self.relu and notes is None:
+            gy = gy * wrap(self.outputs[0].data > 0)
         if not is_recording():
-            grads = kernels.batch_norm_grad(x.data, gy.data, gamma.data, self.mean, self.var, self.eps)
+            grads = kernels.batch_norm_grad(x.data, gy.data, gamma.data, self.mean, self.var, self.eps, notes)
             return tuple(wrap(g) for g in grads)
         axes, count = (0, 2, 3), x.size // x.shape[1]
         centred = x - mean(x, axes, True)
@@ -47,10 +52,13 @@ class BatchNorm(Function):
         return gx, reshape(g_gamma, gamma.shape), reshape(g_beta, gamma.shape)
 
 
-def batch_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> tuple[Tensor, Array, Array]:
+def batch_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5, relu: bool = False
+) -> tuple[Tensor, Array, Array]:
     """x (n, channels, height, width) normalised by its own statistics, and those: mean and biased variance (channels,).
 
-    Raises ValueError for shapes that do not match and for an empty x.
+    With ``relu`` its negative values become zeros in the same pass. Raises ValueError for shapes that do not match and
+    for an empty x.
 
     >>> import numpy as np
     >>> x = Tensor(np.arange(4, dtype=np.float32).reshape(4, 1, 1, 1))
@@ -58,7 +66,7 @@ def batch_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> tu
     >>> mean, var
     (array([1.5], dtype=float32), array([1.25], dtype=float32))
     """
-    function = BatchNorm(eps)
+    function = BatchNorm(eps, relu)
     y = function(*operands("BatchNorm", x, weight, bias))
     return y, function.mean, function.var
 

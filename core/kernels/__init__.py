@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..device import Array
-from . import onednn, reference, winograd
+from ..device import Array, get_namespace
+from . import onednn, reference, threads, winograd
 from .memory import empty as empty
 from .reference import Activation as Activation
 from .reference import erf as erf
@@ -28,6 +28,8 @@ from .specs import PoolSpec as PoolSpec
 _FLOAT32 = np.dtype(np.float32)
 _SMALL_PRODUCT = 32768  # multiplications below which NumPy's call costs less
 _SMALL_ACTIVATION = 16384  # elements below which NumPy's calls cost less
+_LOSE_NAN = ("relu", "relu6", "clip", "hard_sigmoid")  # oneDNN's give a number for NaN: divergence would go unseen
+RELU: Activation = ("relu", 0.0, 0.0)
 _reference_only: ContextVar[bool] = ContextVar("reference_only", default=os.environ.get("CHAINSIGHT_ONEDNN") == "0")
 
 
@@ -141,20 +143,30 @@ def avg_pool2d_grad(gy: Array, x_shape: tuple[int, ...], spec: PoolSpec, count_i
     return reference.avg_pool2d_grad(gy, x_shape, spec, count_include_pad)
 
 
-def batch_norm(x: Array, gamma: Array, beta: Array, eps: float) -> tuple[Array, Array, Array]:
-    """x normalised over batch, height and width, times gamma plus beta; then the mean and the biased variance."""
-    if _fast(x, gamma, beta) and (found := onednn.batch_norm(x, gamma, beta, eps)) is not None:
+def batch_norm(
+    x: Array, gamma: Array, beta: Array, eps: float, relu: bool = False
+) -> tuple[Array, Array, Array, Array | None]:
+    """x normalised over batch, height and width, times gamma plus beta, and a ReLU if asked for.
+
+    Then come the mean, the biased variance, and oneDNN's notes about its ReLU for ``batch_norm_grad``.
+    """
+    if _fast(x, gamma, beta) and (found := onednn.batch_norm(x, gamma, beta, eps, relu)) is not None:
         return found
-    return reference.batch_norm(x, gamma, beta, eps)
+    y, mean, var = reference.batch_norm(x, gamma, beta, eps)
+    return activate(y, RELU) if relu else y, mean, var, None
 
 
 def batch_norm_grad(
-    x: Array, gy: Array, gamma: Array, mean: Array, var: Array, eps: float
+    x: Array, gy: Array, gamma: Array, mean: Array, var: Array, eps: float, notes: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    """The gradients of ``batch_norm`` by x, gamma and beta, from the statistics it returned."""
-    if _fast(x, gy, gamma, mean, var) and (grads := onednn.batch_norm_grad(x, gy, gamma, mean, var, eps)) is not None:
+    """The gradients of ``batch_norm`` by x, gamma and beta, from the statistics (and the notes) it returned.
+
+    Without notes there is no ReLU: gy must be that of the values before it.
+    """
+    arrays = x, gy, gamma, mean, var
+    if (notes is not None or _fast(*arrays)) and (grads := onednn.batch_norm_grad(*arrays, eps, notes)) is not None:
         return grads
-    return reference.batch_norm_grad(x, gy, gamma, mean, var, eps)
+    return reference.batch_norm_grad(*arrays, eps)
 
 
 def matmul(a: Array, b: Array) -> Array:
@@ -188,9 +200,53 @@ def activate(x: Array, activation: Activation) -> Array:
     >>> activate(np.array([-1.0, 2.0]), ("leaky_relu", 0.5, 0.0)).tolist()
     [-0.5, 2.0]
     """
-    if x.size >= _SMALL_ACTIVATION and _fast(x) and (y := onednn.activate(x, activation)) is not None:
+    if x.size < _SMALL_ACTIVATION:
+        return reference.activate(x, activation)
+    if activation[0] not in _LOSE_NAN and _fast(x) and (y := onednn.activate(x, activation)) is not None:
         return y
-    return reference.activate(x, activation)
+
+    def work(x: Array, y: Array) -> None:
+        y[...] = reference.activate(x, activation)
+
+    y = _like(x)
+    threads.blockwise(work, x, y)
+    return y
+
+
+def activate_grad(v: Array, gy: Array, activation: Activation) -> Array | None:
+    """The gradient by the activation's input; None where no kernel has it.
+
+    ``v`` is the activation's output for relu, relu6, sigmoid and tanh, its input for the others.
+    """
+    return onednn.activate_grad(v, gy, activation) if _fast(v, gy) else None
+
+
+def add(a: Array, b: Array, relu: bool = False) -> Array:
+    """The sum of two arrays of one shape and dtype, and a ReLU if asked for.
+
+    >>> add(np.array([-1.0, 2.0]), np.array([0.5, 1.0]), relu=True).tolist()
+    [0.0, 3.0]
+    """
+    xp = get_namespace(a)
+    if a.size < _SMALL_ACTIVATION:
+        return xp.maximum(a + b, 0) if relu else a + b
+
+    def work(a: Array, b: Array, y: Array) -> None:
+        xp.add(a, b, out=y)
+        if relu:
+            xp.maximum(y, 0, out=y)
+
+    y = _like(a)
+    threads.blockwise(work, a, b, y)
+    return y
+
+
+def _like(x: Array) -> Array:
+    """An uninitialised array of this shape, dtype and order."""
+    xp = get_namespace(x)
+    if xp is np and x.ndim == 4 and x.transpose(0, 2, 3, 1).flags.c_contiguous:
+        return empty(x.shape, x.dtype)
+    return empty((x.size,), x.dtype).reshape(x.shape) if xp is np and x.flags.c_contiguous else xp.empty_like(x)
 
 
 def sigmoid(x: Array) -> Array:

@@ -37,7 +37,7 @@ _POOLINGS = {"max": 0x1FF, "include": 0x2FF, "exclude": 0x3FF}
 _SRC, _DST, _WEIGHTS, _BIAS, _MEAN, _VARIANCE, _SCALE, _SHIFT = 1, 17, 33, 41, 49, 50, 51, 52
 _WORKSPACE, _SCRATCHPAD, _DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS, _DIFF_SCALE, _DIFF_SHIFT = 64, 80, 129, 145, 161, 255, 256
 _FIRST_POST_OP_SRC_1 = 32768 | 2
-_USE_SCALE_AND_SHIFT = 6
+_USE_SCALE_AND_SHIFT, _FUSE_RELU = 6, 8
 _QUERY_IMPLEMENTATION, _QUERY_ARGUMENT = 8, 255
 _SEQUENTIAL_OMP_TBB = 1 | 2 | 4
 # name: (algorithm, alpha, beta); None takes the caller's.
@@ -54,6 +54,8 @@ _ACTIVATIONS: dict[str, tuple[int, float | None, float | None]] = {
     "mish": (0x33, 0, 0),
     "hard_swish": (0x34, 1 / 6, 1 / 2),
 }
+# Those whose gradient is computed from the output, with the algorithm that does so.
+_FROM_OUTPUT = {"relu": 0x100, "tanh": 0x101, "sigmoid": 0x104, "relu6": 0x106}
 _CACHED_PROGRAMS = 4096
 
 
@@ -438,7 +440,7 @@ class _Packing:
 
     def unpack(self, packed: Floats) -> Floats:
         """Weights in the primitive's layout as a C-contiguous array (``packed`` itself if that is its layout)."""
-        w = np.empty(self.shape, np.float32)
+        w = memory.empty((prod(self.shape),)).reshape(self.shape)
         program = _cached((self, "back"), self.build, w.strides, True)
         if program is False:
             return packed.reshape(self.shape)
@@ -642,63 +644,97 @@ def pool2d_grad(gy: Floats, x_shape: Shape, spec: PoolSpec, mode: str, notes: An
     return gx
 
 
-# Batch normalisation.
+# Batch normalisation, with or without a ReLU behind it.
 
 
-def _build_batch_norm(library: _Library, shape: Shape, eps: float, backward: bool) -> _Program:
-    x, attributes = _nhwc(library, shape), _attributes(library)
-    name, last = "batch_normalization_{}_primitive_desc", (c_float(eps), _USE_SCALE_AND_SHIFT)
-    desc = library.create(name.format("forward"), library.engine, _TRAINING, x, x, *last, attributes)
-    if not backward:
-        return _Program(library, desc, _SRC, _SCALE, _SHIFT, _DST, _MEAN, _VARIANCE)
-    desc = library.create(name.format("backward"), library.engine, _BACKWARD, x, x, x, *last, desc, attributes)
-    return _Program(library, desc, _SRC, _DIFF_DST, _SCALE, _MEAN, _VARIANCE, _DIFF_SRC, _DIFF_SCALE, _DIFF_SHIFT)
+class _Norm:
+    """The forward or the backward program, and the size of the notes about the ReLU."""
+
+    def __init__(self, library: _Library, shape: Shape, eps: float, relu: bool, backward: bool) -> None:
+        x, attributes = _nhwc(library, shape), _attributes(library)
+        last = c_float(eps), _USE_SCALE_AND_SHIFT | _FUSE_RELU * relu
+        name, notes = "batch_normalization_{}_primitive_desc", (_WORKSPACE,) if relu else ()
+        desc = library.create(name.format("forward"), library.engine, _TRAINING, x, x, *last, attributes)
+        self.notes = library.size(library.query(desc.value, _QUERY_ARGUMENT, _WORKSPACE)) if relu else 0
+        arguments: Shape = (_SRC, _SCALE, _SHIFT, _DST, _MEAN, _VARIANCE)
+        if backward:
+            desc = library.create(name.format("backward"), library.engine, _BACKWARD, x, x, x, *last, desc, attributes)
+            arguments = _SRC, _DIFF_DST, _SCALE, _MEAN, _VARIANCE, _DIFF_SRC, _DIFF_SCALE, _DIFF_SHIFT
+        self.program = _Program(library, desc, *arguments, *notes)
 
 
-def batch_norm(x: Floats, gamma: Floats, beta: Floats, eps: float) -> tuple[Floats, Floats, Floats] | None:
-    program = _cached(("norm", x.shape, eps), _build_batch_norm, x.shape, eps, False)
-    if program is None:
+def _norm(shape: Shape, eps: float, relu: bool, backward: bool) -> Any:
+    return _cached(("norm", shape, eps, relu, backward), _Norm, shape, eps, relu, backward)
+
+
+def batch_norm(
+    x: Floats, gamma: Floats, beta: Floats, eps: float, relu: bool
+) -> tuple[Floats, Floats, Floats, Any] | None:
+    """y, mean, variance and the notes for the gradient."""
+    norm = _norm(x.shape, eps, relu, False)
+    if norm is None:
         return None
     y, gamma, beta = memory.empty(x.shape), np.ascontiguousarray(gamma), np.ascontiguousarray(beta)
     mean, var = np.empty_like(gamma), np.empty_like(gamma)
-    program.run(_channels_last(x), gamma, beta, y, mean, var)
-    return y, mean, var
+    notes = memory.empty((norm.notes,), np.uint8) if relu else None
+    norm.program.run(_channels_last(x), gamma, beta, y, mean, var, notes)
+    if relu and not (known := np.isfinite(var * gamma + beta)).all():
+        y[:, ~known] = np.nan  # the fused ReLU makes zeros of NaN: a run that diverged would look sound
+    return y, mean, var, notes
 
 
 def batch_norm_grad(
-    x: Floats, gy: Floats, gamma: Floats, mean: Floats, var: Floats, eps: float
+    x: Floats, gy: Floats, gamma: Floats, mean: Floats, var: Floats, eps: float, notes: Any
 ) -> tuple[Floats, Floats, Floats] | None:
-    program = _cached(("norm grad", x.shape, eps), _build_batch_norm, x.shape, eps, True)
-    if program is None:
+    norm = _norm(x.shape, eps, notes is not None, True)
+    if norm is None:
         return None
     gx, ggamma, gbeta = memory.empty(x.shape), np.empty_like(mean), np.empty_like(mean)
     rows = map(np.ascontiguousarray, (gamma, mean, var))
-    program.run(_channels_last(x), _channels_last(gy), *rows, gx, ggamma, gbeta)
+    norm.program.run(_channels_last(x), _channels_last(gy), *rows, gx, ggamma, gbeta, notes)
     return gx, ggamma, gbeta
 
 
 # Activations.
 
 
-def _build_activation(library: _Library, size: int, activation: Activation) -> _Program:
+def _build_activation(library: _Library, size: int, activation: Activation, backward: bool) -> _Program:
     row, (algorithm, alpha, beta), attributes = _dense(library, (size,)), _eltwise(activation), _attributes(library)
-    end = (algorithm, row, row, alpha, beta, attributes)
-    return _Program(
-        library, library.create("eltwise_forward_primitive_desc", library.engine, _INFERENCE, *end), _SRC, _DST
-    )
+    source = _FROM_OUTPUT.get(activation[0]) if backward else None
+    algorithm, end = source or algorithm, (alpha, beta, attributes)
+    kind, name = _TRAINING if backward else _INFERENCE, "eltwise_{}_primitive_desc"
+    desc = library.create(name.format("forward"), library.engine, kind, algorithm, row, row, *end)
+    if not backward:
+        return _Program(library, desc, _SRC, _DST)
+    end = alpha, beta, desc, attributes
+    desc = library.create(name.format("backward"), library.engine, algorithm, row, row, row, *end)
+    return _Program(library, desc, _DST if source else _SRC, _DIFF_DST, _DIFF_SRC)
+
+
+def _activation(size: int, activation: Activation, backward: bool) -> Any:
+    return _cached(("activation", size, activation, backward), _build_activation, size, activation, backward)
 
 
 def activate(x: Floats, activation: Activation) -> Floats | None:
     """An activation of a dense array, in C or channels-last order; None for other layouts."""
     last = x.ndim == 4 and x.transpose(0, 2, 3, 1).flags.c_contiguous
-    if not (last or x.flags.c_contiguous):
-        return None
-    program = _cached(("activation", x.size, activation), _build_activation, x.size, activation)
+    program = _activation(x.size, activation, False) if last or x.flags.c_contiguous else None
     if program is None:
         return None
     y = memory.empty(x.shape) if last else memory.empty((x.size,)).reshape(x.shape)
     program.run(x, y)
     return y
+
+
+def activate_grad(v: Floats, gy: Floats, activation: Activation) -> Floats | None:
+    """The gradient of an activation by its input, from v: its output for some, its input for the others."""
+    program = _activation(v.size, activation, True)
+    if program is None:
+        return None
+    arrange = _channels_last if v.ndim == 4 else np.ascontiguousarray
+    gx = memory.empty(v.shape)
+    program.run(arrange(v), arrange(gy), gx)
+    return gx
 
 
 # Matrix products.

@@ -6,11 +6,15 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import numpy as np
 
 from . import onednn
 
 Piece = TypeVar("Piece")
+_BLOCK = 1 << 15  # elements: a few blocks of them fit into a core's second-level cache
+_BLOCKS_PER_THREAD = 4  # fewer are done before a second thread has started
 
 
 @lru_cache(maxsize=1)
@@ -29,3 +33,29 @@ def share(work: Callable[[Sequence[Piece]], None], pieces: Sequence[Piece], leas
     work(pieces[::count])
     for other in others:
         other.result()
+
+
+def blockwise(work: Callable[..., None], *arrays: Any) -> None:
+    """Call ``work`` on blocks of arrays of one shape, flat, for operations element by element with results in place.
+
+    A block stays in a core's cache while several operations pass over it. Arrays of the GPU, and such that lie in
+    memory in different orders, are passed as they are.
+
+    >>> x = np.zeros((300, 300))
+    >>> blockwise(lambda block: block.__iadd__(1), x)
+    >>> bool((x == 1).all())
+    True
+    """
+    flat = [a.reshape(-1) for a in arrays if isinstance(a, np.ndarray) and a.flags.c_contiguous]
+    if len(flat) < len(arrays):
+        turned = [a.transpose(0, 2, 3, 1) for a in arrays if isinstance(a, np.ndarray) and a.ndim == 4]
+        flat = [a.reshape(-1) for a in turned if a.flags.c_contiguous]
+    if len(flat) < len(arrays):
+        work(*arrays)
+        return
+
+    def run(starts: Sequence[int]) -> None:
+        for start in starts:
+            work(*(a[start : start + _BLOCK] for a in flat))
+
+    share(run, range(0, flat[0].size, _BLOCK), _BLOCKS_PER_THREAD)

@@ -9,7 +9,7 @@ from ..functions.conv import Conv2d as Conv2dFunction
 from ..functions.conv import Pair, conv_spec, pair
 from ..tensor import Parameter, Tensor, wrap
 from . import init
-from .activation import Activation
+from .activation import Activation, ReLU
 from .module import Module
 from .norm import BatchNorm
 from .packing import Packed
@@ -69,10 +69,12 @@ class Conv2d(Module):
             y = Conv2dFunction(self.spec)(x, weight, shift if self.bias is None else self.bias * scale + shift)
         else:
             y = Conv2dFunction(self.spec)(x, self.weight, *([] if self.bias is None else [self.bias]))
-            if norm is not None:
-                y = norm(y)
-        if residual is not None:
-            y = y + residual
+            if norm is not None and residual is None and isinstance(activation, ReLU):
+                return norm(y, relu=True)  # type: ignore[no-any-return]
+            y = y if norm is None else norm(y)
+        if residual is not None and isinstance(activation, ReLU):
+            return F.add_relu(y, residual)
+        y = y if residual is None else y + residual
         return y if activation is None else activation(y)
 
     def _infer(

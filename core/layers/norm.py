@@ -58,10 +58,12 @@ class BatchNorm2d(BatchNorm):
         self.bias = Parameter(init.constant((channels,), 0))
         self.momentum = momentum
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, relu: bool = False) -> Tensor:
+        """The normalised x, with ``relu`` followed by a ReLU."""
         if not self.training:
-            return super().forward(x)
-        y, mean, var = F.batch_norm(x, self.weight, self.bias, self.eps)
+            y = super().forward(x)
+            return F.relu(y) if relu else y
+        y, mean, var = F.batch_norm(x, self.weight, self.bias, self.eps, relu)
         count = x.size // x.shape[1]
         unbiased = var * (count / max(count - 1, 1))
         for running, new in ((self.running_mean, mean), (self.running_var, unbiased)):

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..device import Array, get_namespace
-from .optimizer import Optimizer, Parameters, scratch
+from ..kernels.threads import blockwise
+from .optimizer import Optimizer, Parameters, zeros
 
 
 class AdamW(Optimizer):
@@ -34,30 +35,25 @@ class AdamW(Optimizer):
 
     def update(self, p: Array, g: Array, state: dict[str, Array], rate: float, settings: Mapping[str, Any]) -> None:
         xp, (first, second), decay = get_namespace(p), settings["betas"], settings["weight_decay"]
-        work = scratch(p)
-        if decay and self.decoupled:
-            p *= 1 - rate * decay
-        elif decay:
-            g = g + p * decay
-        if not state:
-            for slot in self.slots:
-                state[slot] = scratch(p)
-                state[slot][...] = 0
-        mean, square = state["mean"], state["square"]
-        xp.multiply(g, 1 - first, out=work)
-        mean *= first
-        mean += work
-        xp.multiply(g, g, out=work)
-        work *= 1 - second
-        square *= second
-        square += work
-        # The zeros that the averages started from are divided out (Kingma and Ba 2015, section 3).
-        xp.sqrt(square, out=work)
-        work *= 1 / (1 - second**self.steps) ** 0.5
-        work += settings["eps"]
-        xp.divide(mean, work, out=work)
-        work *= rate / (1 - first**self.steps)
-        p -= work
+        for slot in self.slots if not state else ():
+            state[slot] = zeros(p)
+
+        def work(p: Array, g: Array, mean: Array, square: Array) -> None:
+            if decay and self.decoupled:
+                p *= 1 - rate * decay
+            elif decay:
+                g = g + p * decay
+            mean *= first
+            mean += g * (1 - first)
+            square *= second
+            square += g * g * (1 - second)
+            # The zeros that the averages started from are divided out (Kingma and Ba 2015, section 3).
+            root = xp.sqrt(square)
+            root *= 1 / (1 - second**self.steps) ** 0.5
+            root += settings["eps"]
+            p -= mean / root * (rate / (1 - first**self.steps))
+
+        blockwise(work, p, g, *(state[slot] for slot in self.slots))
 
 
 class Adam(AdamW):

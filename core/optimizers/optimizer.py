@@ -101,6 +101,6 @@ class Optimizer:
         self.state, self.steps = made, int(state["steps"])
 
 
-def scratch(like: Array) -> Array:
-    """An uninitialised array like another, strides too, so that sums of the two run through memory once."""
-    return get_namespace(like).empty_like(like)
+def zeros(like: Array) -> Array:
+    """Zeros in the order of another array, so that operations on the two run through memory once."""
+    return get_namespace(like).zeros_like(like)

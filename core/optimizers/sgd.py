@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..device import Array, get_namespace
-from .optimizer import Optimizer, Parameters, scratch
+from ..device import Array
+from ..kernels.threads import blockwise
+from .optimizer import Optimizer, Parameters, zeros
 
 
 class SGD(Optimizer):
@@ -32,25 +33,17 @@ class SGD(Optimizer):
             raise ValueError("SGD: nesterov needs a momentum above 0")
 
     def update(self, p: Array, g: Array, state: dict[str, Array], rate: float, settings: Mapping[str, Any]) -> None:
-        xp, momentum, decay = get_namespace(p), settings["momentum"], settings["weight_decay"]
-        work = scratch(p)
-        if decay:
-            xp.multiply(p, decay, out=work)
-            work += g
-            g = work
-        if momentum:
-            buffer = state.get("momentum")
-            if buffer is None:
-                buffer = state["momentum"] = scratch(p)
-                buffer[...] = g
-            else:
+        momentum, decay, nesterov = (settings[k] for k in ("momentum", "weight_decay", "nesterov"))
+        if momentum and not state:
+            state["momentum"] = zeros(p)
+
+        def work(p: Array, g: Array, *buffers: Array) -> None:
+            if decay:
+                g = g + p * decay
+            for buffer in buffers:
                 buffer *= momentum
                 buffer += g
-            if settings["nesterov"]:
-                look = buffer * momentum
-                look += g
-                g = look
-            else:
-                g = buffer
-        xp.multiply(g, rate, out=work)
-        p -= work
+                g = g + buffer * momentum if nesterov else buffer
+            p -= g * rate
+
+        blockwise(work, p, g, *state.values())

@@ -9,7 +9,8 @@ from contextvars import ContextVar
 
 import numpy as np
 import pytest
-from chainsight.core import kernels
+from chainsight.core import Tensor, grad, kernels
+from chainsight.core import functions as F
 from chainsight.core.kernels import ConvSpec, FusedConv2d, FusedLinear, PoolSpec, onednn, reference
 
 HAVE_ONEDNN = kernels.backend_name() == "onednn"
@@ -37,7 +38,7 @@ def assert_close(found, expected, scale=1e-3):
 def arrange(rng, x):
     """The same values in another memory layout, or as a view of something larger."""
     kind = rng.integers(5)
-    if kind == 0:
+    if kind == 0 or x.ndim != 4:
         return x
     if kind == 1:
         return np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
@@ -217,10 +218,53 @@ def test_batch_norm_and_its_gradients(seed):
         found = kernels.batch_norm(x, gamma, beta, 1e-3)
         for f, e in zip(found, expected):
             assert_close(f, e)
-        found = kernels.batch_norm_grad(x, gy, gamma, *found[1:], 1e-3)
+        rectified = kernels.batch_norm(x, gamma, beta, 1e-3, relu=True)
+        assert_close(rectified[0], np.maximum(expected[0], 0))
+        passed = wide[1] * (rectified[0] > 0)
         expected = reference.batch_norm_grad(*wide[:3], mean, var, 1e-3)
-        for f, e in zip(found, expected):
+        for f, e in zip(kernels.batch_norm_grad(x, gy, gamma, *found[1:3], 1e-3), expected):
             assert_close(f, e, scale=1)
+        _, mean, var, notes = rectified
+        if notes is not None:
+            expected = reference.batch_norm_grad(wide[0], passed, wide[2], mean, var, 1e-3)
+            for f, e in zip(kernels.batch_norm_grad(x, gy, gamma, mean, var, 1e-3, notes), expected):
+                assert_close(f, e, scale=1)
+        assert (notes is None) == (x.size == 0)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_fused_relu_does_not_hide_divergence(bad):
+    rng = np.random.default_rng(0)
+    x, gamma, beta = normal(rng, 2, 16, 30, 40), normal(rng, 16), normal(rng, 16)
+    x[0, 3, 1, 1] = bad
+    gamma[5] = np.nan
+    y = kernels.batch_norm(x, gamma, beta, 1e-3, relu=True)[0]
+    assert np.flatnonzero(np.isnan(y).any((0, 2, 3))).tolist() == [3, 5]
+    for name in ("relu", "relu6", "hard_sigmoid", "leaky_relu", "silu", "hard_swish"):
+        assert np.isnan(kernels.activate(np.full((200, 200), np.nan, np.float32), (name, 0.5, 0.0))).all(), name
+    assert np.isnan(kernels.add(x, x * np.nan, relu=True)).all()
+
+
+@needs_onednn
+@pytest.mark.parametrize("function", [F.relu, F.relu6, F.leaky_relu, F.sigmoid, F.tanh, F.silu, F.hard_sigmoid,
+                                      F.hard_swish, F.gelu, F.mish])  # fmt: skip
+def test_gradients_of_activations(function):
+    """The kernel's equal those of the formula, which is taken where a graph of the gradient is asked for."""
+    rng = np.random.default_rng(0)
+    for shape in ((2, 17, 20, 30), (30000,), (0, 3)):
+        x = Tensor(arrange(rng, normal(rng, *shape) * 4), requires_grad=True)
+        gy = Tensor(arrange(rng, normal(rng, *shape)))
+        expected, found = (grad([function(x)], [x], [gy], create_graph=c)[0].data for c in (True, False))
+        assert_close(found, expected, scale=1)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_sums(relu):
+    rng = np.random.default_rng(0)
+    for shape in ((2, 17, 20, 30), (3, 40, 500), (5,)):
+        a, b = (arrange(rng, normal(rng, *shape)) for _ in range(2))
+        expected = np.maximum(a + b, 0) if relu else a + b
+        assert np.array_equal(kernels.add(a, b, relu), expected)
 
 
 @needs_onednn
@@ -353,7 +397,8 @@ PROGRAM = """
 import logging, os, sys
 logging.basicConfig(stream=sys.stdout)
 import numpy as np
-from chainsight.core import kernels
+from chainsight.core import Tensor, grad, kernels
+from chainsight.core import functions as F
 from chainsight.core.kernels import ConvSpec
 x, w = np.ones((1, 2, 8, 8), np.float32), np.ones((3, 2, 3, 3), np.float32)
 assert (kernels.conv2d(x, w, None, ConvSpec()) == 18).all()
