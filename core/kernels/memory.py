@@ -20,6 +20,8 @@ _PAGE = mmap.PAGESIZE
 _HUGE = 2 * 1024 * 1024
 _SLACK = 64 * 1024 * 1024
 _BYTE = np.dtype(np.uint8)
+# A mapping is shared with forked children by default: two of them would compute in the same memory.
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 
 
 class _Block:
@@ -28,7 +30,7 @@ class _Block:
     __slots__ = ("memory", "nbytes", "serial")
 
     def __init__(self, nbytes: int) -> None:
-        self.memory = mmap.mmap(-1, nbytes)
+        self.memory = mmap.mmap(-1, nbytes, **_PRIVATE)
         self.nbytes = nbytes
         self.serial = 0
         if nbytes >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):

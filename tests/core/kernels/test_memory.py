@@ -1,9 +1,13 @@
 """The pool of memory blocks: reuse, safety and its bound."""
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
+import pytest
 from chainsight.core.kernels.memory import SMALL, Pool
 
 SHAPE = (1, 64, 32, 32)  # 256 KiB of float32
@@ -96,3 +100,26 @@ def test_threads_never_share_a_block():
     for thread in threads:
         thread.join()
     assert not failures
+
+
+FORK = """
+import os
+from chainsight.core.kernels.memory import Pool
+pool = Pool()
+used, idle = pool.empty((1, 64, 64, 64)), pool.empty((1, 64, 32, 32))
+used[...], address = 1, idle.ctypes.data
+del idle
+child = os.fork()
+if child == 0:
+    used[...], pool.empty((1, 64, 32, 32))[...] = 2, 2
+    os._exit(0)
+os.waitpid(child, 0)
+idle = pool.empty((1, 64, 32, 32))
+print(used.max(), idle.ctypes.data == address, idle.max())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
+def test_a_forked_child_has_its_own_copy():
+    run = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["1.0", "True", "0.0"]
