@@ -128,8 +128,6 @@ class EfficientNet(Module):
     [(16, 32, 32), (24, 16, 16), (40, 8, 8), (112, 4, 4), (1280, 2, 2)]
     """
 
-    strides = (2, 4, 8, 16, 32)
-
     def __init__(self, rows: Sequence[Row], stem: int, last: int, norm: Norm = BatchNorm2d, drop: float = 0.2) -> None:
         channels, total, done = stem, sum(row.depth for row in rows), 0
         parts: list[Module] = [conv_norm_activation(3, stem, 3, 2, norm=norm, activation=SiLU())]
@@ -143,6 +141,7 @@ class EfficientNet(Module):
         self.features = Sequential(*parts)
         self.at = (*(i for i, row in enumerate(rows) if row.stride > 1), len(rows) + 1)
         self.channels = tuple([stem, *(row.channels for row in rows), last][i] for i in self.at)
+        self.strides = tuple(2 << i for i in range(len(self.at)))
         initialise(self, Conv2d, init.he_normal)
 
     def forward(self, x: Tensor) -> list[Tensor]:

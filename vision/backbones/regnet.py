@@ -66,7 +66,7 @@ class Block(Module):
 
 
 class RegNet(Module):
-    """The convolutional part: x (n, 3, height, width) to the maps of the stages, strides 4, 8, 16 and 32.
+    """The convolutional part: x (n, 3, height, width) to the maps of the stages, strides 4, 8, ...
 
     ``squeeze`` is the ratio of the squeeze-and-excitation modules (RegNetY); without, there are none (RegNetX).
 
@@ -74,8 +74,6 @@ class RegNet(Module):
     >>> [m.shape[1:] for m in RegNet(stages, 0.25)(Tensor(np.zeros((1, 3, 64, 64), np.float32)))]
     [(48, 16, 16), (104, 8, 8), (208, 4, 4), (440, 2, 2)]
     """
-
-    strides = (4, 8, 16, 32)
 
     def __init__(self, stages: list[Stage], squeeze: float | None = None, norm: Norm = BatchNorm2d) -> None:
         channels = 32
@@ -89,6 +87,7 @@ class RegNet(Module):
             trunk[f"block{i}"] = Sequential(**blocks)
         self.trunk_output = Sequential(**trunk)
         self.channels = tuple(stage.width for stage in stages)
+        self.strides = tuple(4 << i for i in range(len(stages)))
         initialise(self, Conv2d, init.he_normal)
 
     def maps(self, x: Tensor) -> list[Tensor]:

@@ -1,0 +1,136 @@
+"""Every model of the zoo: it builds, is what its entries say, predicts, and comes back from a file as it was."""
+
+import csv
+import json
+import re
+from math import nan
+
+import numpy as np
+import pytest
+from chainsight.core.layers import init
+from chainsight.vision import models
+from chainsight.vision.backbones.vit import VisionTransformerClassifier
+from chainsight.vision.model import Classifier, CropPreset
+from chainsight.weights.entry import validate
+from chainsight.weights.torchvision import LICENCE, UNSUPPORTED
+
+HOST = "https://download.pytorch.org/models/"
+ENTRIES = [pytest.param(info, e, id=f"{n}-{e.name}") for n, info in models.MODELS.items() for e in info.entries]
+# small enough to be filled and run; the others are built by shape only
+FITTING = [name for name, info in models.MODELS.items() if info.entries[0].parameters < 9_000_000]
+WITHOUT_AUXILIARY_HEAD = {"inception_v3": 27_161_264}
+
+
+def published(shared):
+    """The rows of the table of everything that torchvision publishes."""
+    with open(shared / "facts" / "torchvision_weights.tsv", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
+def test_every_published_file_is_read_or_has_a_reason(shared):
+    files = [row["url"].removeprefix(HOST).removesuffix(".pth") for row in published(shared)]
+    assert len(files) == 166
+    read = {e.url.removeprefix(HOST).removesuffix(".pth") for info in models.MODELS.values() for e in info.entries}
+    refused = [file for group in UNSUPPORTED.values() for file in group]
+    assert len(refused) == len(set(refused))
+    assert not read & set(refused)
+    assert set(refused) <= set(files)
+    assert sorted(set(files) - read - set(refused)) == []
+
+
+def test_classifiers_are_as_published(shared):
+    """Parameters, metrics, preprocessing, licence and computation of every entry equal those of the table."""
+    rows = {row["url"]: row for row in published(shared)}
+    classifiers = [models.MODELS[name] for name in models.list_models("classification")]
+    assert len(classifiers) >= 80
+    for info in classifiers:
+        for place, entry in enumerate(info.entries):
+            row = rows[entry.url]
+            assert row["model"] == info.name
+            assert row["weight"].split(".")[1] == entry.name
+            assert int(row["params"]) == WITHOUT_AUXILIARY_HEAD.get(info.name, entry.parameters)
+            if place == 0:
+                assert float(row["GFLOPS"]) == info.gflops
+            found = {k: v for k, v in json.loads(row["metrics"])["ImageNet-1K"].items() if v is not nan and v == v}
+            assert entry.metrics == ({"ImageNet-1K": found} if found else {})
+            assert CropPreset(**entry.settings) == preset_of(row["transforms"])
+            assert ("CC-BY-NC-4.0" in entry.licence) == ("SWAG" in row["license"])
+            assert "CC-BY-NC-4.0" in entry.licence or entry.licence == LICENCE
+
+
+def preset_of(text: str) -> CropPreset:
+    """The preset that a row of the table describes."""
+    numbers = {k: [float(v) for v in found.split(",")] for k, found in re.findall(r"(\w+)=\[([^]]+)\]", text)}
+    (interpolation,) = re.findall(r"InterpolationMode\.(\w+)", text)
+    return CropPreset(
+        int(numbers["resize_size"][0]),
+        int(numbers["crop_size"][0]),
+        interpolation.lower(),
+        tuple(numbers["mean"]),
+        tuple(numbers["std"]),
+    )
+
+
+@pytest.mark.parametrize(("info", "entry"), ENTRIES)
+def test_entries_are_valid(info, entry):
+    validate(entry)
+    if entry.url.startswith(HOST):
+        assert entry.sha256
+        assert entry.url.endswith(f"-{entry.sha256}.pth")
+
+
+def test_names_are_unique():
+    assert len(models.MODELS) == sum(len(module.MODELS) for module in models.MODULES)
+    for info in models.MODELS.values():
+        names = [e.name for e in info.entries]
+        assert len(names) == len(set(names))
+        assert info.paper
+
+
+@pytest.mark.parametrize("name", models.MODELS)
+def test_has_the_parameters_of_its_entries(name):
+    info = models.MODELS[name]
+    for entry in info.entries:
+        with init.skip_init():
+            model = info.build(info.categories_of(entry))
+        if isinstance(model, VisionTransformerClassifier):
+            side = entry.settings.get("crop", 224) // model.strides[0]
+            state = {"encoder.pos_embedding": np.empty((1, side * side + 1, model.channels[0]), np.float32)}
+            model.take_shapes(state)
+        assert model.parameter_count() == entry.parameters
+        assert any(key.startswith(model.class_layers) for key in dict(model.named_parameters()))
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_predicts_on_photos_of_any_size(name):
+    model = models.load(name, weights=None)
+    rng = np.random.default_rng(0)
+    for height, width in ((64, 64), (37, 90), (150, 41)):
+        photo = rng.integers(0, 256, (height, width, 3), np.uint8)
+        found = model.predict(photo, score_threshold=None)
+        if isinstance(model, Classifier):
+            assert found.probabilities.shape == (len(model.categories.names),)
+            assert np.isfinite(found.probabilities).all()
+            assert found.probabilities.sum() == pytest.approx(1, abs=1e-4)
+        elif hasattr(found, "scores"):
+            assert np.isfinite(found.scores).all()
+            assert np.isfinite(found.boxes).all()
+        else:
+            assert found.labels.shape == (height, width)
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_saves_and_loads_to_equality(name, tmp_path):
+    model = models.load(name, weights=None)
+    model.save(tmp_path / "model.safetensors")
+    back = models.load(tmp_path / "model.safetensors")
+    assert type(back) is type(model)
+    assert back.name == name
+    assert back.categories == model.categories
+    own, other = model.state_dict(), back.state_dict()
+    assert own.keys() == other.keys()
+    for key, value in own.items():
+        assert other[key].dtype == value.dtype
+        np.testing.assert_array_equal(other[key], value)
+    if isinstance(model, Classifier):
+        assert back.preset == model.preset == CropPreset(**models.MODELS[name].entries[0].settings)
