@@ -206,8 +206,8 @@ def _download(wanted: _Wanted, progress: bool) -> None:
             pause = BACKOFF * 2 ** (attempt - 1)
             # A warning, as it is shown by default: whoever waits wants to know what for.
             logger.warning(
-                "attempt %d of %d to download %s failed, the next in %g s (%s)",
-                *(attempt, ATTEMPTS, wanted.url, pause, reason),
+                "attempt %d of %d to download %s failed with %s, the next in %g s",
+                *(attempt, ATTEMPTS, wanted.url, type(error).__name__.strip("_"), pause),
             )
             time.sleep(pause)
     raise wanted.error(f"download failed after {ATTEMPTS} attempts")
