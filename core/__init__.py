@@ -3,6 +3,7 @@
 from . import functions, kernels
 from .device import generator, get_namespace, register_namespace, seed, to_device, to_numpy
 from .function import Function, backward, debug_mode, grad, is_recording, no_grad
+from .plan import planned
 from .tensor import Buffer, Parameter, Tensor
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "is_recording",
     "kernels",
     "no_grad",
+    "planned",
     "register_namespace",
     "seed",
     "to_device",

@@ -11,9 +11,13 @@ import heapq
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from .device import Array, get_namespace, to_numpy
+from .kernels.tape import tape
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -135,13 +139,29 @@ class Function:
         tensors = [x if isinstance(x, tensor.Tensor) else tensor.Tensor(x) for x in inputs]
         self.needs_grad = tuple(t.requires_grad for t in tensors)
         self.recording = _state.recording and True in self.needs_grad
-        results = self.forward(*[t._data for t in tensors])
+        values = [t._data for t in tensors]
+        noted = None if tape.notes is None else len(tape.notes.steps)
+        results = self.forward(*values)
+        if noted is not None:
+            self._note(noted, values, results if isinstance(results, tuple) else (results,))
         several = isinstance(results, tuple)
         arrays: Sequence[Array] = results if several else (results,)
         outputs = [tensor.wrap(a) for a in arrays]
         if self.recording:
             self._record(tensors, outputs)
         return cast("Tensor", tuple(outputs) if several else outputs[0])
+
+    def into(self, out: Sequence[Array], *arrays: Array) -> None:
+        """``forward``, written into arrays that are there."""
+        results = self.forward(*arrays)
+        for target, result in zip(out, results if isinstance(results, tuple) else (results,)):
+            target[...] = result
+
+    def _note(self, before: int, values: list[Array], results: Sequence[Array]) -> None:
+        """Tell a plan in the making what was done, unless kernels did so, or the results are views of the inputs."""
+        views = all(any(np.may_share_memory(r, v) for v in values) for r in results)
+        if tape.notes is not None and len(tape.notes.steps) == before and not views:
+            tape.notes.add(partial(self.into, results, *values))
 
     def _record(self, tensors: list[Tensor], outputs: list[Tensor]) -> None:
         self.parents = tuple((t.creator or t) if t.requires_grad else None for t in tensors)

@@ -126,11 +126,16 @@ def busy_process() -> Iterator[None]:
 
 
 def interleave(workers: Mapping[str, Worker], rounds: int) -> dict[str, list[float]]:
-    """The seconds of `rounds` turns of every worker, taken in turn."""
+    """The seconds of `rounds` turns of every worker, taken in turn.
+
+    The first run of a turn does not count: the engine before may still be spinning on the cores (ONNX Runtime's threads
+    do, which slowed whoever came next by a quarter), and the caches hold what that one needed.
+    """
     seconds: dict[str, list[float]] = {name: [] for name in workers}
     for _ in range(rounds):
         for name, worker in workers.items():
             time.sleep(PAUSE)
+            worker.run()
             seconds[name].append(worker.run())
     return seconds
 
@@ -209,7 +214,8 @@ def table(results: Sequence[Result]) -> str:
     for task in TASKS:
         mine, its = ours.get(task.name), by_name.get((task.name, task.against))
         if mine and its:
-            ratio = statistics.median(mine.seconds) / statistics.median(its.seconds)
+            # by turn: a machine that slows down for a while slows both
+            ratio = statistics.median(a / b for a, b in zip(mine.seconds, its.seconds))
             verdict = "kept" if ratio <= task.limit else "MISSED"
             lines.append(f"{task.name}: {ratio:.2f} of {task.against}'s time, at most {task.limit}: {verdict}")
             if mine.busy_seconds:

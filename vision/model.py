@@ -16,6 +16,7 @@ from PIL import Image
 from ..core import Tensor, no_grad
 from ..core import functions as F
 from ..core.layers import BatchNorm2d, Module
+from ..core.plan import planned
 from ..weights.entry import WeightsEntry
 from ..weights.writer import save_safetensors
 from .categories import Categories
@@ -143,6 +144,15 @@ class CropPreset:
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
 
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> CropPreset:
+        """The preset whose fields were written as JSON, which has no tuples.
+
+        >>> CropPreset.from_json({"mean": [0.5, 0.5, 0.5]}).mean
+        (0.5, 0.5, 0.5)
+        """
+        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+
     def __call__(self, image: np.ndarray) -> Tensor:
         """The tensor (1, 3, crop, crop) of an image (height, width, 3)."""
         small = resize_short_side(image, self.resize, self.interpolation)
@@ -162,7 +172,7 @@ class Classifier(Model[Classification]):
     def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Classification:
         """The probabilities of all classes; ``score_threshold`` has no meaning here."""
         return Classification(
-            probabilities=softmax(self(self.preset(image)).numpy()[0]), categories=self.categories.names
+            probabilities=softmax(planned(self, self.preset(image)).numpy()[0]), categories=self.categories.names
         )
 
 

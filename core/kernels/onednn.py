@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes import byref, c_float, c_int, c_int64, c_size_t, c_void_p
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy as np
 
 from . import memory
 from .specs import ConvSpec, PoolSpec
+from .tape import tape
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Activation = tuple[str, float, float]
@@ -244,6 +246,11 @@ def one_thread() -> Iterator[None]:
             library.slow.omp_set_num_threads(before)
 
 
+def generation() -> int:
+    """A number that changes with the number of threads."""
+    return _generation
+
+
 def get_num_threads() -> int:
     """The number of OpenMP threads of a computation."""
     library = load()
@@ -292,8 +299,13 @@ class _Program:
 
     def run(self, *arrays: np.ndarray[Any, Any] | None) -> None:
         addresses = [_address(array) for array in arrays if array is not None]
+        if tape.notes is not None:
+            tape.notes.add(partial(self.run_at, addresses), *arrays)
+        self.run_at(addresses)
+
+    def run_at(self, addresses: list[int]) -> None:
         if self.scratch:
-            addresses.append(self.thread.scratch_address)
+            addresses = [*addresses, self.thread.scratch_address]
         if addresses != self.last:
             for mem, new, old in zip(self.memories, addresses, self.last):
                 if new != old:

@@ -8,6 +8,7 @@ channels) matrices, and transformed to 4x4 outputs. A few rows of tiles at a tim
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from . import memory, onednn, threads
 from .onednn import Floats
 from .reference import Activation, activate
 from .specs import ConvSpec
+from .tape import noting, tape
 
 _TILE, _OUT = 6, 4
 # With these points of interpolation (and infinity) the error is a quarter of that with 0, 1, -1, 2, -2: 2.4e-6 of the
@@ -58,9 +60,11 @@ class Winograd:
         self.w = np.ascontiguousarray(wide.reshape(_TILE**2, w.shape[1], w.shape[0]), np.float32)
         self.b, self.activation = b, activation
 
-    def __call__(self, x: Floats) -> Floats:
+    def __call__(self, x: Floats, out: Floats | None = None) -> Floats:
         n, _, height, width = x.shape
-        y = memory.empty((n, self.w.shape[2], height, width))
+        y = memory.empty((n, self.w.shape[2], height, width)) if out is None else out
+        if tape.notes is not None:
+            tape.notes.add(partial(self, x, y))
         source, target = x.transpose(0, 2, 3, 1), y.transpose(0, 2, 3, 1)
         across, down = -(-width // _OUT), -(-height // _OUT)
         step = max(1, _BLOCK // across)
@@ -71,7 +75,8 @@ class Winograd:
                 for image, row in blocks:
                     self._block(source[image], target[image], row * _OUT, buffers)
 
-        threads.share(work, [(image, row) for image in range(n) for row in range(0, down, step)])
+        with noting(None):
+            threads.share(work, [(image, row) for image in range(n) for row in range(0, down, step)])
         return y
 
     def _block(self, x: Floats, y: Floats, top: int, t: _Buffers) -> None:

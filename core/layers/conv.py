@@ -88,7 +88,7 @@ class Conv2d(Module):
         absorbed = None if activation is None else activation.kernel
         tensors: list[Tensor] = [self.weight] if self.bias is None else [self.weight, self.bias]
         if norm is not None:
-            tensors += norm.tensors
+            tensors += norm.sources
 
         def make() -> kernels.FusedConv2d:
             w, b = self.weight.data, None if self.bias is None else self.bias.data

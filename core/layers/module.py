@@ -29,7 +29,16 @@ class Module:
     """
 
     training = True
+    changes = 0  # of any attribute of any module: what a plan was made from
     ignored_keys: tuple[str, ...] = ()  # keys that torch's state of this layer has and ours has no use for
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        Module.changes += 1
+        object.__setattr__(self, name, value)
+
+    def tensors(self) -> list[Tensor]:
+        """The Parameters and Buffers."""
+        return [t for _, t in self._named_tensors((Parameter, Buffer))]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.forward(*args, **kwargs)

@@ -26,7 +26,7 @@ class BatchNorm(Module):
         return not self.training
 
     @property
-    def tensors(self) -> list[Tensor]:
+    def sources(self) -> list[Tensor]:
         return [self.weight, self.bias, self.running_mean, self.running_var]
 
     def scale_shift(self) -> tuple[Tensor, Tensor]:

@@ -34,7 +34,7 @@ class AnchorGenerator:
         return [len(c) for c in self.cells]
 
     def __call__(self, map_sizes: Sequence[tuple[int, int]], image_size: tuple[int, int]) -> list[np.ndarray]:
-        """For each map (height, width) its anchors (height * width * per cell, 4) xyxy in pixels of the network's input."""
+        """For each map (height, width) its anchors (height * width * per cell, 4) xyxy in pixels of the input."""
         key = (*map_sizes, image_size)
         if key not in self.cache:
             if len(self.cache) > 16:

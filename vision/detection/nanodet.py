@@ -13,6 +13,7 @@ import numpy as np
 from ...core import Tensor
 from ...core import functions as F
 from ...core.layers import BatchNorm2d, Conv2d, LeakyReLU, MaxPool2d, Module, ModuleList, Sequential, init
+from ...core.plan import planned
 from ...weights.categories import COCO_80, COCO_80_IDS
 from ...weights.entry import WeightsEntry
 from .. import boxes as box_ops
@@ -199,7 +200,7 @@ class NanoDet(Detector):
 
     def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Detections:
         x, matrix = self.preprocess(image)
-        logits, distances = (t.numpy()[0] for t in self(x))
+        logits, distances = (t.numpy()[0] for t in planned(self, x))
         threshold = self.score_threshold if score_threshold is None else score_threshold
         with np.errstate(divide="ignore"):
             least = np.log(np.float64(threshold) / (1 - np.float64(threshold))) if threshold < 1 else np.inf

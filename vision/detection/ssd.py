@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
 from ...core import Parameter, Tensor
 from ...core import functions as F
 from ...core.layers import BatchNorm2d, Conv2d, MaxPool2d, Module, ModuleList, ReLU, ReLU6, Sequential, init
+from ...core.plan import planned
 from ...weights.torchvision import coco_entry
 from .. import boxes as box_ops
 from ..backbones.blocks import Norm, conv_norm_activation, initialise
@@ -84,7 +86,7 @@ class SSD(Detector):
 
     def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Detections:
         x, size = self.resize(image)
-        logits, codes, anchors = self(x)
+        logits, codes, anchors = planned(self, x)
         threshold = self.score_threshold if score_threshold is None else score_threshold
         boxes, scores, slots = self.select(logits.numpy()[0], codes.numpy()[0], anchors, size, threshold)
         return self.detections(image, box_ops.scale(boxes, size, image.shape[:2]), scores, slots)  # type: ignore[arg-type]
@@ -195,7 +197,7 @@ class SSDLiteBackbone(Module):
         after = Sequential(**{str(i): part for i, part in enumerate(rest, 1)})  # keeps the names they had in the block
         self.features = Sequential(Sequential(*parts[:cut], expand), Sequential(after, *parts[cut + 1 :]))
         widths = (body.channels[-1], 512, 256, 256, 128)
-        self.extra = ModuleList([_extra(a, b, norm) for a, b in zip(widths, widths[1:])])
+        self.extra = ModuleList([_extra(a, b, norm) for a, b in pairwise(widths)])
         self.channels = (expand[0].weight.shape[0], *widths)
 
     def forward(self, x: Tensor) -> list[Tensor]:
