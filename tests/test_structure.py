@@ -160,6 +160,7 @@ def test_the_public_names_are_pinned():
         "core",
         "datasets",
         "evaluate",
+        "fit",
         "list_models",
         "load",
         "model_info",
