@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import itertools
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
@@ -80,6 +81,9 @@ def debug_mode() -> contextlib.AbstractContextManager[None]:
     return _switch(debug=True)
 
 
+_serials = itertools.count(1)
+
+
 def _checksum(array: Array) -> int:
     return zlib.crc32(to_numpy(array).tobytes())
 
@@ -108,6 +112,7 @@ class Function:
 
     needs_grad: tuple[bool, ...] = ()
     rank = 0  # greater than that of every function upstream: the order of the walk
+    serial = 0  # the order of creation: among equal ranks the walk must not depend on addresses, or sums would vary
     recording = False
     parents: tuple[Function | Tensor | None, ...] | None = ()
     _save_inputs: tuple[int, ...] = ()
@@ -166,6 +171,7 @@ class Function:
     def _record(self, tensors: list[Tensor], outputs: list[Tensor]) -> None:
         self.parents = tuple((t.creator or t) if t.requires_grad else None for t in tensors)
         self._parent_outputs = tuple(t.output_index for t in tensors)
+        self.serial = next(_serials)
         self.rank = 1 + max(t.creator.rank if t.creator else 0 for t in tensors)
         self._saved = tuple(t if i in self._save_inputs else None for i, t in enumerate(tensors))
         self._versions = tuple(t.version for t in tensors)
@@ -278,7 +284,7 @@ def _walk(
     """Carry gradients from ``outputs`` to ``inputs`` (to every leaf if None); the result is keyed by the input's id."""
     pending: dict[Function, list[_Sum | None]] = {}
     leaves: dict[int, tuple[Tensor, _Sum]] = {}
-    heap: list[tuple[int, int, Function]] = []
+    heap: list[tuple[int, int, int, Function]] = []
     results: dict[int, Tensor] = {}
     wanted: dict[Function, list[Tensor]] = {}
     reach: set[int] | None = None
@@ -301,7 +307,7 @@ def _walk(
         if isinstance(target, Function):
             if target not in pending:
                 pending[target] = [None] * len(target._shapes)
-                heapq.heappush(heap, (-target.rank, id(target), target))
+                heapq.heappush(heap, (-target.rank, -target.serial, id(target), target))
             total = pending[target][index]
             if total is None:
                 pending[target][index] = _Sum(grad)
@@ -316,7 +322,7 @@ def _walk(
         if y.creator or y.requires_grad:
             accumulate(y.creator or y, y.output_index, gy, "backward")
     while heap:
-        function = heapq.heappop(heap)[2]
+        function = heapq.heappop(heap)[3]
         grads = [s.value if s else None for s in pending.pop(function)]
         for t in wanted.get(function, ()):
             found = grads[t.output_index]
