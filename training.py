@@ -432,11 +432,12 @@ class _Session:
     def _save_model(self, name: str, metrics: dict[str, float]) -> None:
         model = self.training.average.module  # type: ignore[union-attr]
         path = self.result.folder / name
-        if model.name in MODELS:
-            kept = {k: self.settings[k] for k in ("train", "epochs", "batch_size", "lr", "seed")}
-            model.save(path, metrics={k: v for k, v in metrics.items() if math.isfinite(v)}, training=kept)
-        else:
-            save_safetensors(path, model.state_dict())
+        with _writing(path):
+            if model.name in MODELS:
+                kept = {k: self.settings[k] for k in ("train", "epochs", "batch_size", "lr", "seed")}
+                model.save(path, metrics={k: v for k, v in metrics.items() if math.isfinite(v)}, training=kept)
+            else:
+                save_safetensors(path, model.state_dict())
 
     def _write_history(self) -> None:
         text = io.StringIO()
@@ -458,8 +459,9 @@ class _Session:
             "seen": self.seen,
             "finished": self.finished,
         }
-        state = self.training.state_dict()
-        save_safetensors(run.folder / CHECKPOINT, state, {"chainsight.run": json.dumps(about)})
+        path = run.folder / CHECKPOINT
+        with _writing(path):
+            save_safetensors(path, self.training.state_dict(), {"chainsight.run": json.dumps(about)})
 
     def restore(self) -> None:
         """Go back to the checkpoint, and forget what was logged after it."""
@@ -492,6 +494,15 @@ class _Session:
         save_safetensors(folder / "batch.safetensors", arrays, {"sources": json.dumps(sources), "error": str(error)})
         run_pictures.write_samples(folder / "batch.jpg", error.batch, self.model.categories.names)
         log.error("%s; saved in %s, images: %s", error, folder, ", ".join(sources))
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Name the file in the error of a disk that is full or refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"{path}: could not be written ({error}); what was there before is intact") from error
 
 
 @contextmanager
