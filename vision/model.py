@@ -53,6 +53,10 @@ class Model(Module, Generic[Result]):
                 module.training = False
         return self
 
+    def describe(self) -> str:
+        weights = self.entry.name if self.entry else self.weights_file.name if self.weights_file else "random weights"
+        return f"{self.name or 'unnamed'}, {weights}, {len(self.categories.names)} classes"
+
     def carry_over(self, name: str, fresh: np.ndarray, published: np.ndarray) -> np.ndarray:
         """What a parameter of ``class_layers`` starts from when the classes change, given its published value."""
         return fresh
@@ -151,7 +155,8 @@ class CropPreset:
         >>> CropPreset.from_json({"mean": [0.5, 0.5, 0.5]}).mean
         (0.5, 0.5, 0.5)
         """
-        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+        fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+        return cls(**fields)
 
     def __call__(self, image: np.ndarray) -> Tensor:
         """The tensor (1, 3, crop, crop) of an image (height, width, 3)."""

@@ -146,6 +146,11 @@ def _resolve(info: ModelInfo, weights: str | os.PathLike[str] | None) -> tuple[W
                 )
             return (info.entries[0] if info.entries else None), path
         chosen = named[0]
+    if chosen.by_hand:
+        raise WeightsError(
+            f"the weights {chosen.name} of {info.name} cannot be downloaded by a program: get the file from "
+            f"{chosen.url} and pass its path as weights"
+        )
     return chosen, download.fetch(chosen.url, sha256=chosen.sha256 or None, size=chosen.size)
 
 
@@ -222,7 +227,7 @@ def load_saved(path: str | os.PathLike[str], device: str | None = None) -> Model
     model.name = info.name
     model.about = about
     if isinstance(model, Classifier) and "preset" in about:
-        model.preset = CropPreset(**{k: tuple(v) if isinstance(v, list) else v for k, v in about["preset"].items()})
+        model.preset = CropPreset.from_json(about["preset"])
     state = read(path)
     model.take_shapes(state)
     model.load_state_dict(match_state(model.state_dict(), state).arrays)

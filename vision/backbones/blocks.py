@@ -116,9 +116,9 @@ def inception_conv(
 
 def symmetric_input(x: Tensor) -> Tensor:
     """Images (n, 3, height, width) normalised by ImageNet's mean and deviation, brought to -1 to 1."""
-    scale, shift = np.float32(IMAGENET_STD) / 0.5, (np.float32(IMAGENET_MEAN) - 0.5) / 0.5
-    scale, shift = (x.xp.asarray(a.reshape(1, 3, 1, 1).astype(x.dtype)) for a in (scale, shift))
-    return x * Tensor(scale) + Tensor(shift)
+    mean, std = (np.array(v).reshape(1, 3, 1, 1) for v in (IMAGENET_MEAN, IMAGENET_STD))
+    scale, shift = (Tensor(x.xp.asarray(a.astype(x.dtype))) for a in (std / 0.5, (mean - 0.5) / 0.5))
+    return x * scale + shift
 
 
 def relative_positions(window: int) -> np.ndarray:
@@ -128,7 +128,7 @@ def relative_positions(window: int) -> np.ndarray:
     [4, 3, 1, 0]
     """
     y, x = (a.reshape(-1) for a in np.mgrid[:window, :window])
-    return (y[:, None] - y + window - 1) * (2 * window - 1) + x[:, None] - x + window - 1
+    return np.asarray((y[:, None] - y + window - 1) * (2 * window - 1) + x[:, None] - x + window - 1)
 
 
 def split_windows(x: Tensor, rows: int, columns: int) -> Tensor:

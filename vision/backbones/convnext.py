@@ -38,7 +38,7 @@ class Block(Module):
         self.stochastic_depth = StochasticDepth(drop)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.stochastic_depth(self.block(x) * self.layer_scale)
+        return x + self.stochastic_depth(self.block(x) * self.layer_scale)  # type: ignore[no-any-return]
 
 
 class ConvNeXt(Module):

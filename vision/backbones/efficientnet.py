@@ -35,7 +35,7 @@ class MBConv(Module):
         self.stochastic_depth = StochasticDepth(drop)
 
     def forward(self, x: Tensor) -> Tensor:
-        return residual(self.block, x, self.stochastic_depth) if self.residual else self.block(x)  # type: ignore[no-any-return]
+        return residual(self.block, x, self.stochastic_depth) if self.residual else self.block(x)
 
 
 class FusedMBConv(Module):
@@ -55,7 +55,7 @@ class FusedMBConv(Module):
         self.stochastic_depth = StochasticDepth(drop)
 
     def forward(self, x: Tensor) -> Tensor:
-        return residual(self.block, x, self.stochastic_depth) if self.residual else self.block(x)  # type: ignore[no-any-return]
+        return residual(self.block, x, self.stochastic_depth) if self.residual else self.block(x)
 
 
 class Row(NamedTuple):

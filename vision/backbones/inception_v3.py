@@ -7,7 +7,7 @@ from functools import partial
 
 from ...core import Tensor
 from ...core import functions as F
-from ...core.layers import Dropout, Linear, Module
+from ...core.layers import Dropout, Linear, Module, Sequential
 from ...weights.torchvision import imagenet_entry
 from ..categories import Categories
 from ..model import Classifier
@@ -16,6 +16,14 @@ from .blocks import classifier_info, inception_conv, symmetric_input
 
 def _pool(x: Tensor) -> Tensor:
     return F.avg_pool2d(x, 3, 1, 1)
+
+
+def _flat(in_channels: int, out_channels: int, width: int) -> Sequential:
+    return inception_conv(in_channels, out_channels, (1, width), padding=(0, width // 2))
+
+
+def _tall(in_channels: int, out_channels: int, height: int) -> Sequential:
+    return inception_conv(in_channels, out_channels, (height, 1), padding=(height // 2, 0))
 
 
 class InceptionA(Module):
@@ -54,16 +62,15 @@ class InceptionC(Module):
     """1x1, 7x7 in two parts, twice that, pooled (figure 6, n = 7)."""
 
     def __init__(self, in_channels: int, c: int) -> None:
-        flat, tall = {"kernel": (1, 7), "padding": (0, 3)}, {"kernel": (7, 1), "padding": (3, 0)}
         self.branch1x1 = inception_conv(in_channels, 192, 1)
         self.branch7x7_1 = inception_conv(in_channels, c, 1)
-        self.branch7x7_2 = inception_conv(c, c, **flat)
-        self.branch7x7_3 = inception_conv(c, 192, **tall)
+        self.branch7x7_2 = _flat(c, c, 7)
+        self.branch7x7_3 = _tall(c, 192, 7)
         self.branch7x7dbl_1 = inception_conv(in_channels, c, 1)
-        self.branch7x7dbl_2 = inception_conv(c, c, **tall)
-        self.branch7x7dbl_3 = inception_conv(c, c, **flat)
-        self.branch7x7dbl_4 = inception_conv(c, c, **tall)
-        self.branch7x7dbl_5 = inception_conv(c, 192, **flat)
+        self.branch7x7dbl_2 = _tall(c, c, 7)
+        self.branch7x7dbl_3 = _flat(c, c, 7)
+        self.branch7x7dbl_4 = _tall(c, c, 7)
+        self.branch7x7dbl_5 = _flat(c, 192, 7)
         self.branch_pool = inception_conv(in_channels, 192, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -80,8 +87,8 @@ class InceptionD(Module):
         self.branch3x3_1 = inception_conv(in_channels, 192, 1)
         self.branch3x3_2 = inception_conv(192, 320, 3, 2)
         self.branch7x7x3_1 = inception_conv(in_channels, 192, 1)
-        self.branch7x7x3_2 = inception_conv(192, 192, (1, 7), padding=(0, 3))
-        self.branch7x7x3_3 = inception_conv(192, 192, (7, 1), padding=(3, 0))
+        self.branch7x7x3_2 = _flat(192, 192, 7)
+        self.branch7x7x3_3 = _tall(192, 192, 7)
         self.branch7x7x3_4 = inception_conv(192, 192, 3, 2)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -94,15 +101,14 @@ class InceptionE(Module):
     """1x1, 3x3 whose two parts stand side by side, 3x3 before such, pooled (figure 7)."""
 
     def __init__(self, in_channels: int) -> None:
-        flat, tall = {"kernel": (1, 3), "padding": (0, 1)}, {"kernel": (3, 1), "padding": (1, 0)}
         self.branch1x1 = inception_conv(in_channels, 320, 1)
         self.branch3x3_1 = inception_conv(in_channels, 384, 1)
-        self.branch3x3_2a = inception_conv(384, 384, **flat)
-        self.branch3x3_2b = inception_conv(384, 384, **tall)
+        self.branch3x3_2a = _flat(384, 384, 3)
+        self.branch3x3_2b = _tall(384, 384, 3)
         self.branch3x3dbl_1 = inception_conv(in_channels, 448, 1)
         self.branch3x3dbl_2 = inception_conv(448, 384, 3, padding=1)
-        self.branch3x3dbl_3a = inception_conv(384, 384, **flat)
-        self.branch3x3dbl_3b = inception_conv(384, 384, **tall)
+        self.branch3x3dbl_3a = _flat(384, 384, 3)
+        self.branch3x3dbl_3b = _tall(384, 384, 3)
         self.branch_pool = inception_conv(in_channels, 192, 1)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ class PartitionAttention(Module):
     def mix(self, x: Tensor) -> Tensor:
         """What happens in each group of x (n, groups, places, features)."""
         x = x + self.stochastic_depth(self.attn_layer(x))
-        return x + self.stochastic_depth(self.mlp_layer(x))
+        return x + self.stochastic_depth(self.mlp_layer(x))  # type: ignore[no-any-return]
 
 
 class WindowAttention(PartitionAttention):

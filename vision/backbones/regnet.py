@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -59,7 +59,7 @@ class Block(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = self.proj(x) if hasattr(self, "proj") else x
-        *inner, (conv, norm) = self.f  # type: ignore[misc]
+        *inner, (conv, norm) = list[Any](self.f)
         for part in inner:
             x = part(x)
         return conv.fused(x, norm, self.activation, shortcut)  # type: ignore[no-any-return]

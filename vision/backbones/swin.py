@@ -92,7 +92,7 @@ class ShiftedWindows(Module):
         shift = tuple(0 if length <= self.window else self.shift for length in (height, width))
         for axis in (1, 2):
             x = F.roll(x, -shift[axis - 1], axis)
-        mask = shift_mask(height, width, self.window, shift) if any(shift) else None  # type: ignore[arg-type]
+        mask = shift_mask(height, width, self.window, shift) if any(shift) else None
         y = self.attend(F.reshape(split_windows(x, self.window, self.window), (-1, self.window**2, c)), mask)
         y = self.proj(y)
         y = join_windows(F.reshape(y, (n, -1, self.window**2, c)), height, width, self.window, self.window)
@@ -171,7 +171,7 @@ class BlockV2(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.stochastic_depth(self.norm1(self.attn(x)))
-        return x + self.stochastic_depth(self.norm2(self.mlp(x)))
+        return x + self.stochastic_depth(self.norm2(self.mlp(x)))  # type: ignore[no-any-return]
 
 
 def four_in_one(x: Tensor) -> Tensor:
