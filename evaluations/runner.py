@@ -90,7 +90,7 @@ class Evaluation:
         lines = [f"{self.model}, weights {self.weights.get('name')}: {self.task}", str(self.metrics)]
         if self.published:
             measured = self.metrics.to_dict()
-            lines.append(f"published on {self.published_on}:")
+            lines.append(f"published on {self.published_on}, comparable only with figures of the same images:")
             for name, value in self.published.items():
                 lines.append(f"  {name:>5} {value:.4f}  measured here {measured[name]:.4f}")
         speed = "" if self.images_per_second is None else f", {self.images_per_second:.2f} images per second"

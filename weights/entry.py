@@ -15,7 +15,7 @@ class WeightsEntry:
     """One published file of weights.
 
     - ``name``: the entry's name within its model, such as ``COCO_V1``.
-    - ``url``: where the file is; ``sha256``: its hash in hex, or the first digits that the publisher puts in the file's
+    - ``url``: where the file is, ``package:PATH`` for one that comes with the package; ``sha256``: its hash in hex, or the first digits that the publisher puts in the file's
       name; ``size``: its length in bytes, None if nobody published it.
     - ``parameters``: how many numbers the model learns.
     - ``licence``: of the weights, not of the code; ``source``: who trained and published them, with a link.
@@ -23,6 +23,7 @@ class WeightsEntry:
     - ``settings``: preprocessing and thresholds of the published evaluation, read by the model alone.
     - ``metrics``: published results by data set and metric, ``{"COCO val2017": {"box AP": 37.0}}``, in percent.
     - ``notes``: what else a user should know.
+    - ``by_hand``: the address is a page that asks for a click, so a program cannot download the file.
 
     >>> entry = WeightsEntry(
     ...     name="DEMO", url="https://example.org/demo-0123abcd.pth", sha256="0123abcd", size=None, parameters=10,
@@ -43,6 +44,7 @@ class WeightsEntry:
     settings: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     notes: str = ""
+    by_hand: bool = False
 
 
 def validate(entry: WeightsEntry) -> None:
@@ -56,7 +58,8 @@ def validate(entry: WeightsEntry) -> None:
     check(bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", entry.name)), f"name {entry.name!r} is not an identifier")
     parts = urlsplit(entry.url)
     check(
-        parts.scheme in ("http", "https") and bool(parts.netloc) and not parts.path.endswith("/"),
+        (parts.scheme == "package" or (parts.scheme in ("http", "https") and bool(parts.netloc)))
+        and not parts.path.endswith("/"),
         f"url {entry.url!r} is not the address of a file",
     )
     check(

@@ -65,20 +65,20 @@ class CspBlock(Module):
 
 
 class CspNet(Module):
-    """x (n, 3, height, width) to maps of strides 8, 16 and 32."""
+    """x (n, 3, height, width) to maps of strides 8, 16 and 32, with 4, 8 and 16 times ``width`` channels."""
 
-    channels = (128, 256, 512)
     strides = (8, 16, 32)
 
-    def __init__(self) -> None:
+    def __init__(self, width: int = 32) -> None:
+        self.channels = (4 * width, 8 * width, 16 * width)
         self.stages = ModuleList(
             [
-                ConvModule(3, 32, stride=2),
+                ConvModule(3, width, stride=2),
                 MaxPool2d(3, 2, 1),
-                CspBlock(32, 1, 1),
-                CspBlock(64, 2, 2),
-                CspBlock(128, 2, 2),
-                CspBlock(256, 3, 2),
+                CspBlock(width, 1, 1),
+                CspBlock(2 * width, 2, 2),
+                CspBlock(4 * width, 2, 2),
+                CspBlock(8 * width, 3, 2),
             ]
         )
 
@@ -274,6 +274,11 @@ def nanodet_g(categories: Categories) -> NanoDet:
     return NanoDet(CspNet(), 128, categories, (416, 416))
 
 
+def nanodet_shapes(categories: Categories) -> NanoDet:
+    """The detector of the demo at 192x192 pixels: NanoDet-g's layers at half the width."""
+    return NanoDet(CspNet(16), 64, categories, (192, 192))
+
+
 MODELS = (
     ModelInfo(
         name="nanodet_g",
@@ -283,7 +288,7 @@ MODELS = (
         entries=(
             WeightsEntry(
                 name="COCO",
-                url="https://drive.google.com/file/d/1f2lH7Ae1AY04g20zTZY7JS_dKKP37hvE/nanodet_g.pth",
+                url="https://drive.google.com/file/d/1f2lH7Ae1AY04g20zTZY7JS_dKKP37hvE/view",
                 sha256="",
                 size=None,
                 parameters=3_788_628,
@@ -292,10 +297,32 @@ MODELS = (
                 categories=COCO_80,
                 category_ids=COCO_80_IDS,
                 metrics={"COCO val2017": {"box AP": 22.9}},
-                notes="Published on a page that asks for a click: download it by hand and pass the file as weights.",
+                by_hand=True,
             ),
         ),
         paper="Li et al. 2020, Generalized focal loss",
         gflops=4.2,
+    ),
+    ModelInfo(
+        name="nanodet_shapes",
+        task="detection",
+        build=nanodet_shapes,
+        spread=Categories.plain,
+        entries=(
+            WeightsEntry(
+                name="SHAPES",
+                url="package:vision/data/nanodet_shapes.safetensors",
+                sha256="",
+                size=None,
+                parameters=946_892,
+                licence="MIT",
+                source="chainsight, vision/data/train_nanodet_shapes.py",
+                categories=("circle", "square", "triangle", "star", "ring", "cross", "heart", "arrow"),
+                category_ids=tuple(range(1, 9)),
+                notes="Part of the package, for the demo: finds the shapes of chainsight.datasets.ShapeScenes.",
+            ),
+        ),
+        paper="Li et al. 2020, Generalized focal loss",
+        gflops=0.22,
     ),
 )
