@@ -12,7 +12,7 @@ from typing import Any
 
 from ..core.layers import init
 from ..weights import download, writer
-from ..weights.entry import WeightsEntry
+from ..weights.entry import PACKAGE, WeightsEntry
 from ..weights.errors import WeightsError
 from ..weights.loading import match_state
 from ..weights.readers import read
@@ -151,7 +151,14 @@ def _resolve(info: ModelInfo, weights: str | os.PathLike[str] | None) -> tuple[W
             f"the weights {chosen.name} of {info.name} cannot be downloaded by a program: get the file from "
             f"{chosen.url} and pass its path as weights"
         )
-    return chosen, download.fetch(chosen.url, sha256=chosen.sha256 or None, size=chosen.size)
+    return chosen, _locate(chosen)
+
+
+def _locate(entry: WeightsEntry) -> Path:
+    """The file of an entry: part of the package, or downloaded."""
+    if entry.url.startswith(PACKAGE):
+        return Path(__file__).parent.parent / entry.url.removeprefix(PACKAGE)
+    return download.fetch(entry.url, sha256=entry.sha256 or None, size=entry.size)
 
 
 def build(info: ModelInfo, entry: WeightsEntry | None, names: Sequence[str] | None, fresh: bool = True) -> Model[Any]:

@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
+PACKAGE = "package:"  # how the address of a file within the package begins
+
 
 @dataclass(frozen=True, kw_only=True)
 class WeightsEntry:
     """One published file of weights.
 
     - ``name``: the entry's name within its model, such as ``COCO_V1``.
-    - ``url``: where the file is, ``package:PATH`` for one that comes with the package; ``sha256``: its hash in hex, or the first digits that the publisher puts in the file's
-      name; ``size``: its length in bytes, None if nobody published it.
+    - ``url``: where the file is, "package:PATH" for one that comes with the package; ``sha256``: its hash in hex, or the
+      first digits that the publisher puts in the file's name; ``size``: its length in bytes, None if nobody published it.
     - ``parameters``: how many numbers the model learns.
     - ``licence``: of the weights, not of the code; ``source``: who trained and published them, with a link.
     - ``categories``: names by label; ``category_ids``: the data set's own ids in the same order, None if it has none.
@@ -58,7 +60,7 @@ def validate(entry: WeightsEntry) -> None:
     check(bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", entry.name)), f"name {entry.name!r} is not an identifier")
     parts = urlsplit(entry.url)
     check(
-        (parts.scheme == "package" or (parts.scheme in ("http", "https") and bool(parts.netloc)))
+        (entry.url.startswith(PACKAGE) or (parts.scheme in ("http", "https") and bool(parts.netloc)))
         and not parts.path.endswith("/"),
         f"url {entry.url!r} is not the address of a file",
     )
