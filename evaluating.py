@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from .datasets import Dataset
@@ -11,16 +12,24 @@ from .vision.model import Classifier, Detector, Model
 
 
 def evaluate(
-    model: Model[Any], data: Dataset | str, *, score_threshold: float | None = None, **options: Any
+    model: Model[Any],
+    data: Dataset | str | os.PathLike[str],
+    *,
+    score_threshold: float | None = None,
+    **options: Any,
 ) -> Evaluation:
     """The metrics of a model on a data set, or on the data at ``PATH`` or ``PATH@SPLIT``.
 
     Detectors get COCO's numbers, segmenters the mean IoU and accuracies, classifiers the top-1 and top-5 accuracy.
-    ``score_threshold`` is the least score that counts; None means the model's published evaluation settings. ``options``
-    are those of the task's function in ``chainsight.evaluations``. Raises ValueError for data without the model's
-    classes.
+    ``score_threshold`` is the least score that counts; None means the model's published evaluation settings.
+    ``options`` are those of the task's function in ``chainsight.evaluations``. Raises ValueError for data without the
+    model's classes, TypeError for a model or data of another kind.
     """
-    dataset = open_dataset(data) if isinstance(data, str) else data
+    if not isinstance(model, Model):
+        raise TypeError(f"expected a model, as chainsight.load gives it, got {type(model).__name__}")
+    dataset = open_dataset(os.fspath(data)) if isinstance(data, (str, os.PathLike)) else data
+    if not isinstance(dataset, Dataset):
+        raise TypeError(f"expected a data set or the path of one, got {type(data).__name__}")
     if isinstance(model, Detector):
         from .evaluations.on_dataset import evaluate_boxes
 

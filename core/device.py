@@ -51,11 +51,13 @@ def to_numpy(array: Array) -> np.ndarray:
 def to_device(array: Array, device: str) -> Array:
     """The array on ``device``: "cpu", "cuda" (the current GPU) or "cuda:N".
 
-    Raises ValueError for another name and RuntimeError when CuPy is not installed.
+    Raises ValueError for another name, TypeError for no name, and RuntimeError when CuPy is not installed.
 
     >>> to_device(np.ones(2), "cpu")
     array([1., 1.])
     """
+    if not isinstance(device, str):
+        raise TypeError(f'expected a device "cpu", "cuda" or "cuda:N", got {device!r}')
     kind, _, index = device.partition(":")
     if kind == "cpu" and not index:
         return to_numpy(array)

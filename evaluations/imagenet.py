@@ -12,7 +12,7 @@ import numpy as np
 
 from .command import add_data, finish, open_data, parser
 from .metrics import TopKAccuracy
-from .runner import Evaluation, Key, category_names, describe_weights, model_name, published, run
+from .runner import Evaluation, Key, category_names, check_options, describe_weights, model_name, published, run
 
 DATA = "ImageNet-1K"
 PUBLISHED = {"acc@1": "top1", "acc@5": "top5"}
@@ -35,6 +35,7 @@ def evaluate_classifier(
 
     Raises ValueError if the classes do not fit. The other arguments and errors are those of `runner.run`.
     """
+    check_options(limit)
     labels = match_classes(category_names(model), dataset.categories, dataset.name)
 
     def predict(key: Key) -> list[int]:

@@ -11,7 +11,18 @@ import numpy as np
 
 from .metrics.coco import IouType, coco_metrics
 from .metrics.coco_format import check_ground_truth, read_json
-from .runner import Evaluation, Key, category_names, describe_weights, first, model_name, published, run, settings_hash
+from .runner import (
+    Evaluation,
+    Key,
+    category_names,
+    check_options,
+    describe_weights,
+    first,
+    model_name,
+    published,
+    run,
+    settings_hash,
+)
 
 DATA = "COCO val2017"
 TASKS: dict[IouType, str] = {
@@ -52,8 +63,12 @@ def evaluate_detector(
     An image that cannot be read, or has another size than annotated, is reported and is in no figure. ValueError if the
     annotations are unsound, no category of the data is one of the model's, or every image fails.
     """
+    check_options(limit, score_threshold)
+    if max_detections is not None and max_detections < 1:
+        raise ValueError(f"expected max_detections of at least 1, got {max_detections}")
     name, data = read_json(annotations, "annotations")
     check_ground_truth(data, name)
+    _check_complete(data, name, iou_type)
     folder = Path(images)
     if not folder.is_dir():
         raise ValueError(f"images: there is no folder {folder}")
@@ -109,6 +124,17 @@ def evaluate_detector(
     )
 
 
+def _check_complete(data: Mapping[str, Any], name: str, iou_type: IouType) -> None:
+    """Raise ValueError for what would be missed only after hours of predictions."""
+    for i, image in enumerate(data["images"]):
+        if not isinstance(image.get("file_name"), str) or not image["file_name"]:
+            raise ValueError(f"{name}: images[{i}]: expected a text as 'file_name', got {image.get('file_name')!r:.80}")
+    key = {"bbox": "bbox", "segm": "segmentation", "keypoints": "keypoints"}[iou_type]
+    for i, entry in enumerate(data["annotations"]):
+        if key not in entry:
+            raise ValueError(f"{name}: annotations[{i}]: missing key {key!r}, which metrics of {TASKS[iou_type]} need")
+
+
 def match_categories(names: Sequence[str], ids: Mapping[str, int], data: str) -> tuple[dict[int, int], list[str]]:
     """The data's category id for each of the model's labels, matched by name; and what a reader should know about it.
 
@@ -117,15 +143,15 @@ def match_categories(names: Sequence[str], ids: Mapping[str, int], data: str) ->
     >>> match_categories(["cat", "dog"], {"Dog": 18}, "pets.json")
     ({1: 18}, ['not scored: 1 categories of the model that pets.json lacks (cat)'])
     """
-    by_name = {name.casefold(): number for name, number in ids.items()}
-    matched = {label: by_name[name.casefold()] for label, name in enumerate(names) if name.casefold() in by_name}
+    by_name = {name.casefold(): number for name, number in reversed([*ids.items()])} | dict(ids)
+    found = {label: by_name.get(name, by_name.get(name.casefold())) for label, name in enumerate(names)}
+    matched = {label: number for label, number in found.items() if number is not None}
     if not matched:
         raise ValueError(
             f"no category of the model is one of {data}: the model has {first(names)}; the data {first(ids)}"
         )
-    known = {name.casefold() for name in names}
     unscored = [name for label, name in enumerate(names) if label not in matched]
-    unknown = [name for name in ids if name.casefold() not in known]
+    unknown = [name for name, number in ids.items() if number not in matched.values()]
     notes = []
     if unscored:
         notes.append(f"not scored: {len(unscored)} categories of the model that {data} lacks ({first(unscored)})")

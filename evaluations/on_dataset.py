@@ -10,7 +10,7 @@ import numpy as np
 from .metrics import BoxesFound, CocoMetrics, VocMetrics, box_metrics, voc_detection
 from .metrics.voc import Method
 from .on_coco import DATA, PUBLISHED, match_categories
-from .runner import Evaluation, Key, category_names, describe_weights, model_name, published, run
+from .runner import Evaluation, Key, category_names, check_options, describe_weights, model_name, published, run
 
 VOC_DATA = "VOC2007 test"
 
@@ -33,6 +33,7 @@ def evaluate_boxes(
     ``labels``, ``ignore`` and ``areas`` (what `chainsight.datasets` opens). ``method`` is VOC's. The other arguments
     and errors are those of `on_coco.evaluate_detector`.
     """
+    check_options(limit, score_threshold)
     truths = {i: dataset.annotations(i) for i in range(len(dataset))[:limit]}
     if not truths:
         raise ValueError(f"{dataset.name}: there are no images to evaluate")

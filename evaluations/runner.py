@@ -16,6 +16,8 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
+from ..weights.writer import replacing
+
 logger = logging.getLogger(__name__)
 
 Key = int | str
@@ -92,7 +94,8 @@ class Evaluation:
             measured = self.metrics.to_dict()
             lines.append(f"published on {self.published_on}, comparable only with figures of the same images:")
             for name, value in self.published.items():
-                lines.append(f"  {name:>5} {value:.4f}  measured here {measured[name]:.4f}")
+                here = f"{measured[name]:.4f}" if measured[name] >= 0 else "-"
+                lines.append(f"  {name:>5} {value:.4f}  measured here {here}")
         speed = "" if self.images_per_second is None else f", {self.images_per_second:.2f} images per second"
         lines.append(f"{self.images} images scored{speed}")
         if self.failures:
@@ -252,12 +255,16 @@ def versions() -> dict[str, str]:
 def write_text(path: Path, text: str) -> None:
     """Write a file through a temporary one beside it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
+
+
+def check_options(limit: int | None, score_threshold: float | None = None) -> None:
+    """ValueError for options with which every image would fail, or none be left."""
+    if limit is not None and limit < 1:
+        raise ValueError(f"expected a limit of at least 1 image, got {limit}")
+    if score_threshold is not None and not 0 <= score_threshold <= 1:
+        raise ValueError(f"expected a score threshold from 0 to 1 or None, got {score_threshold}")
 
 
 def first(items: Iterable[Any], n: int = 5) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 
 from .command import add_data, finish, open_data, parser
 from .metrics import SemanticMetrics
-from .runner import Evaluation, Key, category_names, describe_weights, model_name, published, run
+from .runner import Evaluation, Key, category_names, check_options, describe_weights, model_name, published, run
 
 DATA = "COCO val2017 (VOC classes)"
 PUBLISHED = {"mIoU": "mIoU", "pixel accuracy": "pixel_accuracy"}
@@ -39,6 +39,7 @@ def evaluate_semantic(
 
     Raises ValueError if the categories differ. The other arguments and errors are those of `runner.run`.
     """
+    check_options(limit)
     names = category_names(model)
     if tuple(dataset.categories) != names:
         raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -30,13 +31,21 @@ class Categories:
     def __post_init__(self) -> None:
         if not self.names:
             raise ValueError("expected at least one category, got none")
+        if nameless := [n for n in self.names if not isinstance(n, str) or not n.strip()]:
+            raise ValueError(f"expected the names of categories as texts, got {nameless[0]!r}")
         repeated = sorted({n for n in self.names if self.names.count(n) > 1})
         if repeated:
             raise ValueError(f"expected distinct category names, got {', '.join(repeated)} more than once")
         if self.ids is not None and len(self.ids) != len(self.names):
             raise ValueError(f"expected {len(self.names)} category ids, one for each name, got {len(self.ids)}")
-        if len(self.slots) != len(self.names) or (self.slots and max(self.slots) >= self.outputs):
-            raise ValueError(f"expected {len(self.names)} slots below {self.outputs}, got {self.slots}")
+        if self.ids is not None and not (all(map(_is_index, self.ids)) and len(set(self.ids)) == len(self.ids)):
+            raise ValueError(f"expected distinct integers as category ids, got {self.ids}")
+        fits = _is_index(self.outputs) and all(_is_index(s) and 0 <= s < self.outputs for s in self.slots)
+        if not fits or len(set(self.slots)) != len(self.names) or len(self.slots) != len(self.names):
+            raise ValueError(
+                f"expected a slot of its own, from 0 to below {self.outputs!r} outputs, for each of "
+                f"{len(self.names)} categories, got {self.slots}"
+            )
 
     def __repr__(self) -> str:
         shown = ", ".join(self.names[:5]) + (", ..." if len(self.names) > 5 else "")
@@ -101,3 +110,7 @@ def _several(names: Sequence[str]) -> tuple[str, ...]:
     if isinstance(names, str):
         raise TypeError(f"expected a list of category names, got the text {names!r}: pass [{names!r}]")
     return tuple(names)
+
+
+def _is_index(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -6,6 +6,7 @@ Pillow is the reference decoder: for an ordinary opaque photo the result equals
 
 from __future__ import annotations
 
+import errno
 import glob
 import io
 import os
@@ -151,8 +152,6 @@ def _from_pil(image: Image.Image, name: str, max_pixels: int) -> np.ndarray:
     try:
         # First of all: a PNG's getexif loads the pixels too, and once that has failed Pillow gives garbage in silence.
         image.load()
-        # First of all: a PNG's getexif loads the pixels too, and once that has failed Pillow gives garbage in silence.
-        image.load()
         orientation = _orientation(image)
         pixels = _to_rgb(image, name)
     except ImageError:
@@ -285,7 +284,7 @@ def write_image(path: str | os.PathLike[str], image: np.ndarray) -> None:
     """Write ``image`` (height, width, 3) uint8 RGB to ``path`` in the format of its extension, all or nothing.
 
     The file is written beside its place and renamed, so no half picture is ever seen. Raises ValueError for an
-    unknown extension, FileNotFoundError when the folder does not exist.
+    unknown extension, FileNotFoundError when the folder does not exist, OSError when the disk refuses.
     """
     path = Path(path)
     Image.init()
@@ -294,10 +293,15 @@ def write_image(path: str | os.PathLike[str], image: np.ndarray) -> None:
         raise ValueError(f"{path}: expected an image extension such as .png or .jpg, got {path.suffix!r}")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"{path}: the folder {path.parent} does not exist")
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: expected the name of a picture, got a folder")
     temporary = path.with_name(f".{path.stem[:64]}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         Image.fromarray(image).save(temporary, form, **({"quality": 92} if form in ("JPEG", "WEBP") else {}))
         os.replace(temporary, path)
+    except OSError as error:
+        reason = error.strerror or f"cannot be written: {error}"
+        raise OSError(error.errno or errno.EIO, reason, os.fspath(path)) from error
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary
 
 import cv2
 import numpy as np
@@ -20,7 +24,7 @@ from ..core.plan import planned
 from ..weights.entry import WeightsEntry
 from ..weights.writer import save_safetensors
 from .categories import Categories
-from .image import Source, read_image
+from .image import ImageError, Source, read_image
 from .results import Classification, Detections, SegmentationMap
 from .sample import Sample
 
@@ -79,30 +83,36 @@ class Model(Module, Generic[Result]):
         A photo is a path, a URL, bytes, a PIL image, or an array (height, width, 3) uint8 in RGB order, or in
         ``channel_order="BGR"`` as OpenCV has it. ``score_threshold`` is the least score of what is returned; None means
         the model's published evaluation settings. Raises ImageError for what is no image, ValueError for a threshold
-        outside of 0 to 1 and an empty list.
+        outside of 0 to 1 and an empty list, TypeError for anything else. A model in training mode predicts in
+        evaluation mode and is then as before; several threads may predict with one model at the same time.
         """
+        if score_threshold is not None and (isinstance(score_threshold, bool) or not isinstance(score_threshold, Real)):
+            raise TypeError(f"expected a score_threshold from 0 to 1 or None, got {score_threshold!r}")
         if score_threshold is not None and not 0 <= score_threshold <= 1:
             raise ValueError(f"expected a score_threshold from 0 to 1 or None, got {score_threshold}")
         if isinstance(source, (list, tuple)):
             if not source:
                 raise ValueError("expected at least one image, got an empty list")
-            return [self.predict(s, score_threshold=score_threshold, channel_order=channel_order) for s in source]
-        image = read_image(source, channel_order=channel_order)  # type: ignore[arg-type]
-        was_training = self.training
-        if was_training:
-            self.eval()
+            return [self._predict(s, score_threshold, channel_order, f"image {i}: ") for i, s in enumerate(source)]
+        return self._predict(source, score_threshold, channel_order, "")  # type: ignore[arg-type]
+
+    def _predict(self, source: Source, score_threshold: float | None, channel_order: str, place: str) -> Result:
         try:
-            with no_grad():
-                return self.predict_image(image, score_threshold)
-        finally:
-            if was_training:
-                self.train()
+            image = read_image(source, channel_order=channel_order)
+        except (ValueError, TypeError) as error:
+            if not place:
+                raise
+            kind = next(k for k in (ImageError, ValueError, TypeError) if isinstance(error, k))
+            raise kind(f"{place}{error}") from error
+        with _evaluating(self), no_grad():
+            return self.predict_image(image, score_threshold)
 
     def save(self, path: str | os.PathLike[str], **facts: Any) -> None:
         """Write the model to a ``.safetensors`` file that ``chainsight.load`` takes alone, all or nothing.
 
         It carries the model's name, classes and ids, and the licence note of the weights it started from; ``facts``
-        (metrics, settings of a training) are stored beside them, as JSON. Raises ValueError for a model without a name.
+        (metrics, settings of a training) are stored beside them, as JSON. Raises ValueError for a model without a name
+        and a fact called as one of these, TypeError for a fact that JSON cannot hold.
         """
         if not self.name:
             raise ValueError(
@@ -113,9 +123,41 @@ class Model(Module, Generic[Result]):
             "model": self.name,
             "categories": {"names": c.names, "ids": c.ids, "slots": c.slots, "outputs": c.outputs},
             "licence": self.entry.licence if self.entry else self.about.get("licence", "not stated"),
-            **facts,
         }
-        save_safetensors(path, self.state_dict(), {"chainsight": json.dumps(about)})
+        if taken := sorted(about.keys() & facts.keys()):
+            raise ValueError(f"the file says itself what it holds as {', '.join(taken)}: choose other names for facts")
+        try:
+            text = json.dumps(about | facts)
+        except TypeError as error:
+            raise TypeError(f"expected facts that JSON can hold (numbers, texts, lists): {error}") from None
+        save_safetensors(path, self.state_dict(), {"chainsight": text})
+
+
+_switching = threading.Lock()
+_borrowed: WeakKeyDictionary[Model[Any], tuple[int, list[tuple[Module, bool]]]] = WeakKeyDictionary()
+
+
+@contextmanager
+def _evaluating(model: Model[Any]) -> Iterator[None]:
+    """Evaluation mode for all threads that predict with the model; when the last is done, every part is as it was."""
+    with _switching:
+        users, modes = _borrowed.get(model, (0, []))
+        if model.training:
+            modes = modes or [(module, module.training) for _, module in model.named_modules()]
+            model.eval()
+        if modes:
+            _borrowed[model] = users + 1, modes
+    try:
+        yield
+    finally:
+        if modes:
+            with _switching:
+                users, _ = _borrowed.pop(model)
+                if users > 1:
+                    _borrowed[model] = users - 1, modes
+                else:
+                    for module, mode in modes:
+                        module.training = mode
 
 
 class Detector(Model[Detections]):

@@ -6,9 +6,11 @@ import difflib
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ..core.layers import init
 from ..weights import download, writer
@@ -107,23 +109,46 @@ def load(
     ``name`` is a model's name, or the file of a model saved by ``Model.save``. ``weights`` is "default" (the published
     entry that is recommended), an entry's name, the path of a file in any format, or None for random values. With
     ``categories``, names of classes other than those of the weights, the layers that depend on the classes start fresh,
-    and the log says which. Files are downloaded once and verified. Raises ValueError for an unknown model or entry,
-    WeightsError for a file that does not fit, DownloadError for one that cannot be fetched.
+    and the log says which. A saved model's file, by itself or as ``weights``, brings its classes along. Files are
+    downloaded once and verified. Raises ValueError for an unknown model or entry, WeightsError for a file that is
+    broken or does not fit, DownloadError for one that cannot be fetched.
 
     >>> model = load("nanodet_g", weights=None, categories=["boat", "buoy"])
     >>> model.categories.names
     ('boat', 'buoy')
     """
-    if not isinstance(name, str) or name.endswith(".safetensors"):
-        return load_saved(name, device)
-    info = model_info(name)
-    entry, path = _resolve(info, weights)
-    model = build(info, entry, categories, fresh=path is None)
-    if path is not None:
-        fill(model, info, path, keep_classes=_same_names(model, info, entry))
-    if entry is not None:
-        model.entry = entry
+    names = None if categories is None else _class_names(categories)
+    if not isinstance(name, (str, os.PathLike)):
+        raise TypeError(f"expected a model's name or a saved model's file, got {type(name).__name__}")
+    if weights is not None and not isinstance(weights, (str, os.PathLike)):
+        raise TypeError(f"expected weights as an entry's name, a file or None, got {type(weights).__name__}")
+    if not isinstance(name, str) or name.endswith(".safetensors") or (name not in MODELS and os.path.isfile(name)):
+        if weights != "default":
+            raise ValueError(
+                f"{os.fspath(name)}: a saved model brings its own weights, got weights={weights!r} as well; "
+                "for other weights pass the model's name"
+            )
+        model = load_saved(name, names)
+    else:
+        info = model_info(name)
+        entry, path = _resolve(info, weights)
+        published = entry is not None and weights in ("default", entry.name)
+        if path is not None and not published and _facts(path) is not None:
+            model = load_saved(path, names, info.name)
+        else:
+            model = build(info, entry, names, fresh=path is None)
+            if path is not None:
+                fill(model, info, path, keep_classes=_same_names(model, info, entry))
+            if entry is not None:
+                model.entry = entry
     return model.to(device).eval() if device is not None else model.eval()
+
+
+def _class_names(categories: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(categories, (str, bytes, Set)) or not hasattr(categories, "__iter__"):
+        given = repr(categories) if isinstance(categories, (str, bytes)) else f"a {type(categories).__name__}"
+        raise TypeError(f"expected categories as a list of names, in the order of the labels, got {given}")
+    return tuple(str(name) if isinstance(name, str) else name for name in categories)
 
 
 def _resolve(info: ModelInfo, weights: str | os.PathLike[str] | None) -> tuple[WeightsEntry | None, Path | None]:
@@ -138,11 +163,12 @@ def _resolve(info: ModelInfo, weights: str | os.PathLike[str] | None) -> tuple[W
         named = [e for e in info.entries if e.name == weights]
         if not named:
             path = Path(weights)
-            if not path.exists():
+            if not os.fspath(weights) or not path.exists() or path.is_dir():
                 known = ", ".join(e.name for e in info.entries) or "none"
+                what = "a folder" if os.fspath(weights) and path.is_dir() else "no file"
                 raise ValueError(
                     f"expected weights of {info.name} to be one of its entries ({known}), a file, or None; "
-                    f"got {str(weights)!r}, which is no file"
+                    f"got {os.fspath(weights)!r}, which is {what}"
                 )
             return (info.entries[0] if info.entries else None), path
         chosen = named[0]
@@ -184,7 +210,10 @@ def _same_names(model: Model[Any], info: ModelInfo, entry: WeightsEntry | None) 
 
 
 def fill(model: Model[Any], info: ModelInfo, path: Path, keep_classes: bool) -> None:
-    """Load a file into the model; without ``keep_classes`` the layers that depend on the classes stay as they are."""
+    """Load a file into the model; without ``keep_classes`` the layers that depend on the classes stay as they are.
+
+    Raises WeightsError, and leaves the parameters as they were, for a file that does not fit or holds NaN or infinity.
+    """
     ignored = [f"{p}.{key}" if p else key for p, m in model.named_modules() for key in m.ignored_keys]
     try:
         found = read(path)
@@ -198,8 +227,9 @@ def fill(model: Model[Any], info: ModelInfo, path: Path, keep_classes: bool) -> 
             allow_unexpected=[_escaped(key) for key in ignored],
             reinitialise=[_escaped(name) for name in heads],
         )
+        _check_finite(report.arrays)
     except WeightsError as error:
-        raise WeightsError(f"{path}: not weights of {info.name}: {error}") from None
+        raise WeightsError(f"not weights of {info.name}: {_reason(error, path)}", path=path) from None
     carried = {name: model.carry_over(name, own[name], found[name]) for name in heads if name in found}
     model.load_state_dict(report.arrays | carried, strict=False)
     model.frozen_norms = has_folded_norms(model)
@@ -218,26 +248,60 @@ def _escaped(name: str) -> str:
     return name.replace(".", r"\.")
 
 
-def load_saved(path: str | os.PathLike[str], device: str | None = None) -> Model[Any]:
-    """A model from the file that ``Model.save`` wrote. Raises WeightsError for any other file."""
-    if not os.path.exists(path):
-        raise WeightsError(f"{path}: there is no such file")
-    metadata = writer.read_metadata(path)
-    if "chainsight" not in metadata:
-        raise WeightsError(f"{path}: not a saved model, only weights: pass a model's name and this file as weights")
-    about = json.loads(metadata["chainsight"])
-    info = model_info(about["model"])
-    c = about["categories"]
-    ids = None if c["ids"] is None else tuple(c["ids"])
-    with init.skip_init():
-        model = info.build(Categories(tuple(c["names"]), ids, tuple(c["slots"]), c["outputs"]))
+def _reason(error: WeightsError, path: str | os.PathLike[str]) -> str:
+    return str(error).removeprefix(f"{os.fspath(path)}: ")
+
+
+def _check_finite(arrays: Mapping[str, np.ndarray]) -> None:
+    for name, array in arrays.items():
+        # A sum is quick, and tells nearly always that nothing is wrong.
+        if array.dtype.kind == "f" and not np.isfinite(array.sum()) and not np.isfinite(array).all():
+            bad = int((~np.isfinite(array)).sum())
+            raise WeightsError(f"{bad} of {array.size} values are NaN or infinite: a broken file or training", key=name)
+
+
+def _facts(path: str | os.PathLike[str]) -> str | None:
+    """The JSON that ``Model.save`` wrote into a file; None in any other file."""
+    try:
+        return writer.read_metadata(path).get("chainsight")
+    except WeightsError:
+        return None  # no safetensors: whoever reads the weights says what is wrong with it
+
+
+def load_saved(path: str | os.PathLike[str], names: tuple[str, ...] | None = None, name: str = "") -> Model[Any]:
+    """A model from the file that ``Model.save`` wrote; with other ``names`` the layers of the classes start fresh.
+
+    Raises WeightsError for any other file, for what ``Model.save`` never wrote, and for a model that is not ``name``.
+    """
+    if not os.path.isfile(path):
+        what = "a folder, expected a saved model's file" if os.path.isdir(path) else "there is no such file"
+        raise WeightsError(what, path=path)
+    text = _facts(path)
+    if text is None:
+        read(path)  # raises what is wrong with a file that cannot be read at all
+        raise WeightsError("not a saved model, only weights: pass a model's name and this file as weights", path=path)
+    try:
+        about = json.loads(text)
+        c = about["categories"]
+        if not isinstance(about["model"], str) or not all(isinstance(c[k], list) for k in ("names", "slots")):
+            raise TypeError("expected a model's name, and lists of names and slots")
+        info = model_info(about["model"])
+        ids = None if c["ids"] is None else tuple(c["ids"])
+        stored = Categories(tuple(c["names"]), ids, tuple(c["slots"]), c["outputs"])
+        other = names is not None and names != stored.names
+        if other:
+            model = info.build(info.spread(names))
+        else:
+            with init.skip_init():
+                model = info.build(stored)
+        if isinstance(model, Classifier) and "preset" in about:
+            model.preset = CropPreset.from_json(about["preset"])
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError) as error:
+        reason = f"the description of the saved model is damaged: {type(error).__name__}: {error}"
+        raise WeightsError(reason, path=path) from error
+    if name and name != info.name:
+        raise WeightsError(f"a saved {info.name}, not weights of {name}", path=path)
     model.name = info.name
     model.about = about
-    if isinstance(model, Classifier) and "preset" in about:
-        model.preset = CropPreset.from_json(about["preset"])
-    state = read(path)
-    model.take_shapes(state)
-    model.load_state_dict(match_state(model.state_dict(), state).arrays)
-    model.frozen_norms = has_folded_norms(model)
-    model.weights_file = Path(path)
-    return model.to(device).eval() if device is not None else model.eval()
+    fill(model, info, Path(path), keep_classes=not other)
+    return model

@@ -140,10 +140,19 @@ class Detections(_Picture):
     image: Source | None = None
 
     def __post_init__(self) -> None:
-        self.boxes = np.asarray(self.boxes, np.float32).reshape(-1, 4)
-        self.scores, self.labels = np.asarray(self.scores, np.float32), np.asarray(self.labels, np.int64)
-        self.categories = tuple(self.categories)
-        self.image_size = (int(self.image_size[0]), int(self.image_size[1]))
+        boxes, labels = np.asarray(self.boxes, np.float32), np.asarray(self.labels)
+        if boxes.size and (boxes.ndim != 2 or boxes.shape[1] != 4):
+            raise ValueError(f"expected boxes (n, 4) as x1, y1, x2, y2, got {boxes.shape}")
+        if labels.size and labels.dtype.kind not in "iu":
+            raise TypeError(f"expected labels of an integer type, got {labels.dtype}")
+        if isinstance(self.categories, str):
+            raise TypeError(f"expected categories as a tuple of names, got {self.categories!r}")
+        self.boxes, self.labels = boxes.reshape(-1, 4), labels.astype(np.int64, copy=False)
+        self.scores, self.categories = np.asarray(self.scores, np.float32), tuple(self.categories)
+        height, width = self.image_size
+        self.image_size = int(height), int(width)
+        if min(self.image_size) < 1:
+            raise ValueError(f"expected an image_size (height, width) of at least one pixel, got {self.image_size}")
         n = len(self.boxes)
         if self.keypoints is not None:
             self.keypoints = np.asarray(self.keypoints, np.float32)
@@ -203,6 +212,11 @@ class Detections(_Picture):
             index = np.asarray(index)
             if index.size == 0 and index.dtype != bool:
                 index = index.astype(np.int64)
+            if index.ndim != 1 or index.dtype.kind not in "biu" or (index.dtype == bool and len(index) != len(self)):
+                raise IndexError(
+                    f"expected an integer, a slice, indices or a bool for each of {len(self)} objects, "
+                    f"got {index.dtype} {index.shape}"
+                )
         return replace(
             self,
             boxes=self.boxes[index],

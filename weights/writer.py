@@ -25,7 +25,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """A binary file that takes the place of ``path`` when the block ends without an error, and never in part.
 
     The bytes go to a temporary file beside it, reach the disk, and are renamed. On any error (a full disk, an
-    interruption) the temporary file is removed and what stood at ``path`` before stays as it was.
+    interruption) the temporary file is removed and what stood at ``path`` before stays as it was; an OSError of the
+    system names ``path``.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "note.txt"
@@ -35,6 +36,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     b'whole'
     """
     path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path}: expected the name of a file, got a folder")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{path}: the folder {path.parent} does not exist")
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         with open(temporary, "xb") as file:
@@ -42,9 +47,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    except OSError as error:
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def save_safetensors(

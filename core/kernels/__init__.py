@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from math import prod
+from operator import index
 from typing import NamedTuple
 
 import numpy as np
@@ -68,8 +69,8 @@ def library_version() -> str | None:
 
 
 def set_num_threads(count: int) -> None:
-    """Use ``count`` threads for each heavy operation. Raises ValueError below 1."""
-    if count < 1:
+    """Use ``count`` threads for each heavy operation. Raises ValueError below 1, TypeError for no whole number."""
+    if index(count) < 1:
         raise ValueError(f"expected at least 1 thread, got {count}")
     onednn.set_num_threads(count)
     reference.set_num_threads(count)

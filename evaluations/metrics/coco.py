@@ -318,7 +318,8 @@ def _runs(entries: Sequence[Mapping[str, Any]], sizes: Mapping[Any, tuple[int, i
 
 
 def _areas(annotations: Sequence[Mapping[str, Any]], default: Floats) -> Floats:
-    return np.array([entry.get("area", area) for entry, area in zip(annotations, default)], float)
+    given = [entry.get("area") for entry in annotations]
+    return np.array([own if area is None else area for area, own in zip(given, default)], float)
 
 
 def _visible(annotation: Mapping[str, Any]) -> int:

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +27,9 @@ def read_json(source: Any, name: str) -> tuple[str, Any]:
         return str(path), json.loads(path.read_bytes())
     except FileNotFoundError:
         raise ValueError(f"{name}: there is no file {path}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except IsADirectoryError:
+        raise ValueError(f"{name}: expected a JSON file, got the folder {path}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path}: expected JSON, got something else ({error})") from None
 
 
@@ -47,9 +50,19 @@ def check_ground_truth(data: Any, name: str = "ground truth") -> None:
                 f"{name}: missing key {key!r}; COCO annotations have 'images', 'annotations' and 'categories'"
             )
         _need_keys(data[key], ("id", "name") if key == "categories" else ("id",), f"{name}: {key}")
+        _need_ids(data[key], "id", f"{name}: {key}")
         _need_unique([entry["id"] for entry in data[key]], f"{name}: {key}")
+    for i, category in enumerate(data["categories"]):
+        if not isinstance(category["name"], str):
+            raise ValueError(f"{name}: categories[{i}]: expected a text as 'name', got {category['name']!r:.80}")
     _need_unique([category["name"] for category in data["categories"]], f"{name}: categories", "name")
     _need_keys(data["annotations"], ("image_id", "category_id"), f"{name}: annotations")
+    for i, entry in enumerate(data["annotations"]):
+        if entry.get("iscrowd", 0) not in (0, 1, None):
+            raise ValueError(f"{name}: annotations[{i}]: expected 0 or 1 as 'iscrowd', got {entry['iscrowd']!r:.80}")
+    areas = [(i, entry["area"]) for i, entry in enumerate(data["annotations"]) if entry.get("area") is not None]
+    if bad := [(i, area) for i, area in areas if isinstance(area, bool) or not isinstance(area, Real)]:
+        raise ValueError(f"{name}: annotations[{bad[0][0]}]: expected a number as 'area', got {bad[0][1]!r:.80}")
     _need_known(data["annotations"], data, f"{name}: annotations")
     if with_box := [entry for entry in data["annotations"] if "bbox" in entry]:
         boxes = number_rows((entry["bbox"] for entry in with_box), 4, f"{name}: annotations", "bbox")
@@ -64,6 +77,8 @@ def check_results(results: Any, data: Mapping[str, Any], name: str = "detections
     if isinstance(results, str | bytes | Mapping) or not isinstance(results, Sequence):
         raise ValueError(f"{name}: expected a list of detections, got {type(results).__name__}")
     _need_keys(results, ("image_id", "category_id", "score"), name)
+    for key in ("image_id", "category_id"):
+        _need_ids(results, key, name)
     _need_known(results, data, name)
     scores = number_rows(([entry["score"]] for entry in results), 1, name, "score")
     if len(bad := np.flatnonzero(~np.isfinite(scores))):
@@ -147,6 +162,15 @@ def _need_keys(entries: Any, keys: tuple[str, ...], name: str) -> None:
         for key in keys:
             if key not in entry:
                 raise ValueError(f"{name}[{i}]: missing key {key!r}")
+
+
+def _need_ids(entries: Sequence[Mapping[str, Any]], key: str, name: str) -> None:
+    kinds = {str if isinstance(entry[key], str) else int for entry in entries}
+    for i, entry in enumerate(entries):
+        value = entry[key]
+        whole = isinstance(value, str | Integral) or (isinstance(value, float) and value.is_integer())
+        if not whole or isinstance(value, bool) or len(kinds) > 1:
+            raise ValueError(f"{name}[{i}]: expected integers (or texts) as {key!r} throughout, got {value!r:.80}")
 
 
 def _need_unique(values: list[Any], name: str, key: str = "id") -> None:
