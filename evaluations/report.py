@@ -83,7 +83,7 @@ def write_report(
     sections = [
         _head(evaluation),
         '<div class="plots">',
-        *(f'<img alt="{name}" src="{_data_url(plot, "PNG")}">' for name, plot in plots.items()),
+        *(f'<img alt="{name}" src="{data_url(plot, "PNG")}">' for name, plot in plots.items()),
         "</div>",
         _table(evaluation, by_image, curves, score_threshold),
         _worst(by_image, kept, Path(images), score_threshold, worst),
@@ -171,13 +171,13 @@ def _worst(
         truth, found = images.truths[i], images.detections[i]
         keep = found.scores >= score_threshold
         pictures = (
-            _drawn(image, truth.boxes, truth.labels, None, images.categories),
-            _drawn(image, found.boxes[keep], found.labels[keep], found.scores[keep], images.categories),
+            drawn(image, truth.boxes, truth.labels, None, images.categories),
+            drawn(image, found.boxes[keep], found.labels[keep], found.scores[keep], images.categories),
         )
         parts.append(
             f"<div><b>{escape(name)}</b>: {right} right, {wrong} false, {missed} missed</div><div class='pair'>"
             + "".join(
-                f'<figure><img alt="{side}" src="{_data_url(picture, "JPEG")}"></figure>'
+                f'<figure><img alt="{side}" src="{data_url(picture, "JPEG")}"></figure>'
                 for side, picture in zip(("annotated", "detected"), pictures)
             )
             + "</div>"
@@ -185,7 +185,7 @@ def _worst(
     return "\n".join(parts)
 
 
-def _drawn(
+def drawn(
     image: Pixels, boxes: Floats, labels: Ints, scores: Floats | None, categories: list[str], width: int = 560
 ) -> Image.Image:
     """The photo at ``width`` pixels with boxes and names on it, and scores if there are any."""
@@ -206,7 +206,8 @@ def _context(evaluation: Evaluation) -> dict[str, Any]:
     return {key: everything[key] for key in ("model", "weights", "settings", "versions", "images_per_second")}
 
 
-def _data_url(picture: Image.Image, kind: str) -> str:
+def data_url(picture: Image.Image, kind: str) -> str:
+    """A picture as an address that holds it; ``kind`` is "PNG" or "JPEG"."""
     buffer = io.BytesIO()
     picture.save(buffer, kind, quality=85)
     return f"data:image/{kind.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"

@@ -23,6 +23,7 @@ from ..results import Detections
 from ..sample import Sample
 from .targets import NEITHER, Truth, adaptive_match, truth_of
 
+SHAPES_INPUT = 192  # pixels, the side of nanodet_shapes' input
 MEAN, STD = (103.53, 116.28, 123.675), (57.375, 57.12, 58.395)  # of blue, green and red, 0 to 255
 
 
@@ -275,8 +276,8 @@ def nanodet_g(categories: Categories) -> NanoDet:
 
 
 def nanodet_shapes(categories: Categories) -> NanoDet:
-    """The detector of the demo at 192x192 pixels: NanoDet-g's layers at half the width."""
-    return NanoDet(CspNet(16), 64, categories, (192, 192))
+    """The detector of the demo: NanoDet-g's layers at half the width, for the drawn shapes of ``ShapeScenes``."""
+    return NanoDet(CspNet(16), 64, categories, (SHAPES_INPUT, SHAPES_INPUT))
 
 
 MODELS = (
@@ -316,7 +317,7 @@ MODELS = (
                 size=None,
                 parameters=946_892,
                 licence="MIT",
-                source="chainsight, vision/data/train_nanodet_shapes.py",
+                source="chainsight, demo_training.py",
                 categories=("circle", "square", "triangle", "star", "ring", "cross", "heart", "arrow"),
                 category_ids=tuple(range(1, 9)),
                 notes="Part of the package, for the demo: finds the shapes of chainsight.datasets.ShapeScenes.",
