@@ -346,7 +346,7 @@ class GELU(Activation):
     kernel = ("gelu", 0.0, 0.0)
 
     def slope(self, v: Tensor) -> Tensor:
-        return (erf(v * 0.5**0.5) + 1) * 0.5 + v * exp(v * v * -0.5) * (2 * math.pi) ** -0.5
+        return (erf(v * math.sqrt(0.5)) + 1) * 0.5 + v * exp(v * v * -0.5) / math.sqrt(2 * math.pi)
 
 
 class Mish(Activation):

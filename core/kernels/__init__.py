@@ -250,11 +250,6 @@ def _like(x: Array) -> Array:
     return empty((x.size,), x.dtype).reshape(x.shape) if xp is np and x.flags.c_contiguous else xp.empty_like(x)
 
 
-def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)) without overflow."""
-    return activate(x, ("sigmoid", 0.0, 0.0))
-
-
 class FusedConv2d:
     """A convolution prepared for inference: activation(conv(x) + b + residual) in one pass over the output.
 

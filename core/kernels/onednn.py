@@ -233,17 +233,17 @@ def set_num_threads(count: int) -> None:
 def one_thread() -> Iterator[None]:
     """Compute on one OpenMP thread here: for work that is shared among Python threads."""
     library = load()
-    can = library is not None and hasattr(library.slow, "omp_set_num_threads")
+    if library is None or not hasattr(library.slow, "omp_set_num_threads"):
+        yield
+        return
     before = get_num_threads()
-    if can:
-        _thread.single = True
-        library.slow.omp_set_num_threads(1)
+    _thread.single = True
+    library.slow.omp_set_num_threads(1)
     try:
         yield
     finally:
-        if can:
-            _thread.single = False
-            library.slow.omp_set_num_threads(before)
+        _thread.single = False
+        library.slow.omp_set_num_threads(before)
 
 
 def generation() -> int:
@@ -713,13 +713,13 @@ def batch_norm_grad(
 def _build_activation(library: _Library, size: int, activation: Activation, backward: bool) -> _Program:
     row, (algorithm, alpha, beta), attributes = _dense(library, (size,)), _eltwise(activation), _attributes(library)
     source = _FROM_OUTPUT.get(activation[0]) if backward else None
-    algorithm, end = source or algorithm, (alpha, beta, attributes)
-    kind, name = _TRAINING if backward else _INFERENCE, "eltwise_{}_primitive_desc"
-    desc = library.create(name.format("forward"), library.engine, kind, algorithm, row, row, *end)
+    algorithm, kind = source or algorithm, _TRAINING if backward else _INFERENCE
+    parts = kind, algorithm, row, row, alpha, beta, attributes
+    desc = library.create("eltwise_forward_primitive_desc", library.engine, *parts)
     if not backward:
         return _Program(library, desc, _SRC, _DST)
-    end = alpha, beta, desc, attributes
-    desc = library.create(name.format("backward"), library.engine, algorithm, row, row, row, *end)
+    rest = algorithm, row, row, row, alpha, beta, desc, attributes
+    desc = library.create("eltwise_backward_primitive_desc", library.engine, *rest)
     return _Program(library, desc, _DST if source else _SRC, _DIFF_DST, _DIFF_SRC)
 
 

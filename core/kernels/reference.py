@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -345,20 +345,13 @@ def set_num_threads(count: int) -> None:
 
 # Coefficients of erf and erfc from Cephes (S. L. Moshier), ndtr.c, highest power first.
 _ERF_P = (
-    9.60497373987051638749,
-    90.0260197203842689217,
-    2232.00534594684319226,
-    7003.32514112805075473,
+    9.60497373987051638749, 90.0260197203842689217, 2232.00534594684319226, 7003.32514112805075473,
     55592.3013010394962768,
-)
+)  # fmt: skip
 _ERF_Q = (
-    1.0,
-    33.5617141647503099647,
-    521.357949780152679795,
-    4594.32382970980127987,
-    22629.0000613890934246,
+    1.0, 33.5617141647503099647, 521.357949780152679795, 4594.32382970980127987, 22629.0000613890934246,
     49267.3942608635921086,
-)
+)  # fmt: skip
 _ERFC_P = (
     2.46196981473530512524e-10, 0.564189564831068821977, 7.46321056442269912687, 48.6371970985681366614,
     196.520832956077098242, 526.445194995477358631, 934.528527171957607540, 1027.55188689515710272,
@@ -394,30 +387,25 @@ def sigmoid(x: Array) -> Array:
     return 0.5 * get_namespace(x).tanh(0.5 * x) + 0.5
 
 
+# Each takes the namespace, x, alpha and beta.
+_ACTIVATIONS: dict[str, Callable[[Any, Array, float, float], Array]] = {
+    "relu": lambda xp, x, *_: xp.maximum(x, 0),
+    "relu6": lambda xp, x, *_: xp.clip(x, 0, 6),
+    "clip": lambda xp, x, low, high: xp.clip(x, low, high),
+    "leaky_relu": lambda xp, x, slope, _: xp.where(x > 0, x, x * slope),
+    "sigmoid": lambda xp, x, *_: sigmoid(x),
+    "silu": lambda xp, x, *_: x * sigmoid(x),
+    "hard_sigmoid": lambda xp, x, *_: xp.clip(x / 6 + 0.5, 0, 1),
+    "hard_swish": lambda xp, x, *_: x * xp.clip(x / 6 + 0.5, 0, 1),
+    "tanh": lambda xp, x, *_: xp.tanh(x),
+    "gelu": lambda xp, x, *_: 0.5 * x * (1 + erf(x * math.sqrt(0.5))),
+    "mish": lambda xp, x, *_: x * xp.tanh(xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.abs(x)))),
+}
+
+
 def activate(x: Array, activation: Activation) -> Array:
     """An activation by name: leaky_relu takes its slope as alpha, clip its bounds as alpha and beta."""
-    xp = get_namespace(x)
     name, alpha, beta = activation
-    if name == "relu":
-        return xp.maximum(x, 0)
-    if name == "relu6":
-        return xp.clip(x, 0, 6)
-    if name == "clip":
-        return xp.clip(x, alpha, beta)
-    if name == "leaky_relu":
-        return xp.where(x > 0, x, x * alpha)
-    if name == "sigmoid":
-        return sigmoid(x)
-    if name == "silu":
-        return x * sigmoid(x)
-    if name == "hard_sigmoid":
-        return xp.clip(x / 6 + 0.5, 0, 1)
-    if name == "hard_swish":
-        return x * xp.clip(x / 6 + 0.5, 0, 1)
-    if name == "tanh":
-        return xp.tanh(x)
-    if name == "gelu":
-        return 0.5 * x * (1 + erf(x * math.sqrt(0.5)))
-    if name == "mish":
-        return x * xp.tanh(xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.abs(x))))
-    raise ValueError(f"expected the name of an activation (relu, silu, ...), got {name!r}")
+    if name not in _ACTIVATIONS:
+        raise ValueError(f"expected the name of an activation ({', '.join(_ACTIVATIONS)}), got {name!r}")
+    return _ACTIVATIONS[name](get_namespace(x), x, alpha, beta)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from . import onednn
+from .tape import tape
 
 Piece = TypeVar("Piece")
 _BLOCK = 1 << 15  # elements: a few blocks of them fit into a core's second-level cache
@@ -46,6 +47,8 @@ def blockwise(work: Callable[..., None], *arrays: Any) -> None:
     >>> bool((x == 1).all())
     True
     """
+    if tape.notes is not None:
+        tape.notes.add(partial(blockwise, work, *arrays))
     flat = [a.reshape(-1) for a in arrays if isinstance(a, np.ndarray) and a.flags.c_contiguous]
     if len(flat) < len(arrays):
         turned = [a.transpose(0, 2, 3, 1) for a in arrays if isinstance(a, np.ndarray) and a.ndim == 4]
