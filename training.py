@@ -124,6 +124,8 @@ def fit(
     data = _open(train)
     held_out = None if valid is None else _open(valid)
     labels = _label_table(model, data)
+    if labels is None and model.categories.ids is None and data.category_ids is not None:
+        model.categories = replace(model.categories, ids=tuple(data.category_ids))  # saved, and written on export
     recipe = recipe_of(model)
     epochs = epochs or max(6, min(100, round(400 / math.sqrt(len(data)))))
     batch_size = batch_size or min(recipe.batch_size, len(data))
@@ -304,7 +306,7 @@ def _training(
     learned = [p for p in model.parameters() if p.requires_grad]
     if not learned:
         raise ValueError("expected parameters to train, got none: all are frozen")
-    groups = [  # norms and biases do not decay
+    groups: list[dict[str, Any]] = [  # norms and biases do not decay
         {"params": [p for p in learned if p.ndim > 1]},
         {"params": [p for p in learned if p.ndim <= 1], "weight_decay": 0.0},
     ]
