@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,14 +18,25 @@ Command = Callable[[argparse.Namespace], int]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; 0: all went well, 1: something failed, 2: nothing could be done."""
     options = _parser().parse_args(arguments)
-    if getattr(options, "threads", None):
-        from .core.kernels import set_num_threads
-
-        set_num_threads(options.threads)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # a file's name may hold what the terminal cannot show
     try:
-        return int(options.run(options))
-    except (ValueError, TypeError, OSError) as error:
+        if getattr(options, "threads", None):
+            from .core.kernels import set_num_threads
+
+            set_num_threads(options.threads)
+        status = int(options.run(options))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever reads the output has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except (ValueError, TypeError, OSError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except MemoryError as error:
+        print(f"error: not enough memory. {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -56,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("sources", nargs="+", metavar="IMAGE", help="files, folders, patterns (in quotes) or URLs")
     _add_model(predict)
     predict.add_argument(
-        "--score", type=float, default=0.5, metavar="S", help="least score of what is shown, 0 to 1 (0.5)"
+        "--score", type=_score, default=0.5, metavar="S", help="least score of what is shown, 0 to 1 (0.5)"
     )
     predict.add_argument("--out", type=Path, metavar="DIR", help="write the pictures with the objects drawn here")
     predict.add_argument(
@@ -77,12 +89,12 @@ def _parser() -> argparse.ArgumentParser:
         "--images", type=Path, metavar="DIR", help="where the images of ANNOTATIONS.json are (beside it)"
     )
     evaluate.add_argument(
-        "--score", type=float, metavar="S", help="least score that counts (as in the published evaluation)"
+        "--score", type=_score, metavar="S", help="least score that counts (as in the published evaluation)"
     )
     evaluate.add_argument(
-        "--max-detections", type=int, default=100, metavar="N", help="the best N of each image and class (100)"
+        "--max-detections", type=_count, default=100, metavar="N", help="the best N of each image and class (100)"
     )
-    evaluate.add_argument("--limit", type=int, metavar="N", help="only the first so many images")
+    evaluate.add_argument("--limit", type=_count, metavar="N", help="only the first so many images")
     evaluate.add_argument("--json", type=Path, metavar="FILE", help="write figures, settings and versions here")
     evaluate.add_argument("--report", type=Path, metavar="DIR", help="write index.html with curves and pictures here")
     evaluate.add_argument("--resume", type=Path, metavar="FILE", help="keep finished images here and go on from there")
@@ -97,16 +109,16 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--weights", default="default", help="a published entry, a file, or none (the first entry)")
     train.add_argument("--data", metavar="DATA", help="what to learn from: PATH[@SPLIT] of a data set in any format")
     train.add_argument("--valid", metavar="DATA", help="what to choose the best epoch by: PATH[@SPLIT]")
-    train.add_argument("--epochs", type=int, metavar="N", help="rounds through the data (by the number of images)")
+    train.add_argument("--epochs", type=_count, metavar="N", help="rounds through the data (by the number of images)")
     train.add_argument("--out", type=Path, metavar="RUN", help="the folder for everything (runs/MODEL-1)")
-    train.add_argument("--batch-size", type=int, metavar="N", help="images of a step (by the model)")
+    train.add_argument("--batch-size", type=_count, metavar="N", help="images of a step (by the model)")
     train.add_argument("--lr", type=float, metavar="RATE", help="the learning rate (by the model)")
     train.add_argument(
         "--freeze", nargs="+", default=[], metavar="NAME", help="parameters that stay, by how they begin"
     )
     train.add_argument("--patience", type=int, metavar="N", help="stop after so many epochs without a better figure")
     train.add_argument("--seed", type=int, default=0, metavar="S", help="equal seeds give equal weights (0)")
-    train.add_argument("--threads", type=int, metavar="N", help="threads of each operation (all processors)")
+    train.add_argument("--threads", type=_threads, metavar="N", help="threads of each operation (all processors)")
     train.add_argument(
         "--resume", nargs="?", const=True, metavar="RUN", help="go on with the run of that folder, or of --out"
     )
@@ -126,7 +138,46 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", required=True, help="a name from `chainsight models`, or a saved model's file")
     command.add_argument("--weights", default="default", help="a published entry or a file (the model's first entry)")
     command.add_argument("--device", help="cpu, cuda or cuda:N (cpu)")
-    command.add_argument("--threads", type=int, metavar="N", help="threads of each operation (all processors)")
+    command.add_argument("--threads", type=_threads, metavar="N", help="threads of each operation (all processors)")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
+    return int(text)
+
+
+def _threads(text: str) -> int:
+    count, most = _count(text), 16 * (os.cpu_count() or 1)
+    if count > most:
+        raise argparse.ArgumentTypeError(f"expected at most {most} threads for {os.cpu_count()} processors, got {text}")
+    return count
+
+
+def _score(text: str) -> float:
+    try:
+        score = float(text)
+    except ValueError:
+        score = -1.0
+    if not 0 <= score <= 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
+    return score
+
+
+def _prepare(option: str, path: Path | None, folder: bool) -> None:
+    """Find out now, not after hours of work, whether the result can be written."""
+    if path is None:
+        return
+    if path.exists() and path.is_dir() != folder:
+        wanted, other = ("folder", "file") if folder else ("file", "folder")
+        raise ValueError(f"{option} {path}: expected a {wanted}, got a {other}")
+    place = path if folder else path.parent
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{option} {path}: cannot make the folder {place}: {error.strerror}") from error
+    if not os.access(place, os.W_OK):
+        raise ValueError(f"{option} {path}: the folder {place} is not writable")
 
 
 def _load(options: argparse.Namespace) -> Any:
@@ -138,13 +189,13 @@ def _load(options: argparse.Namespace) -> Any:
 def _predict(options: argparse.Namespace) -> int:
     from tqdm import tqdm
 
-    from .vision.image import ImageError, iter_sources
+    from .vision.image import iter_sources
     from .vision.results import Classification
 
     sources = iter_sources(options.sources)
+    _prepare("--out", options.out, folder=True)
+    _prepare("--json", options.json, folder=False)
     model = _load(options)
-    if options.out:
-        options.out.mkdir(parents=True, exist_ok=True)
     found: list[dict[str, Any]] = []
     failed = 0
     taken: set[str] = set()
@@ -157,9 +208,10 @@ def _predict(options: argparse.Namespace) -> int:
             if options.out and not isinstance(result, Classification):  # nothing to draw on a picture of one class
                 picture = _free_path(options.out, str(source), taken, originals)
                 result.save_image(picture)
-        except (ImageError, OSError) as error:
+        except (ValueError, OSError, MemoryError) as error:
             failed += 1
-            bar.write(f"error: {error}", file=sys.stderr)
+            where = "" if str(source) in str(error) else f"{source}: "
+            bar.write(f"error: {where}{error}", file=sys.stderr)
             continue
         bar.write(f"{source}: {result}" + (f"\n  drawn in {picture}" if picture else ""))
         found.append({"source": str(source), **result.to_dict()})
@@ -187,6 +239,9 @@ def _free_path(folder: Path, source: str, taken: set[str], originals: set[str]) 
 def _evaluate(options: argparse.Namespace) -> int:
     from .vision.model import Detector
 
+    _prepare("--json", options.json, folder=False)
+    _prepare("--resume", options.resume, folder=False)
+    _prepare("--report", options.report, folder=True)
     model = _load(options)
     shared = {"limit": options.limit, "weights": options.weights, "resume": options.resume}
     if isinstance(model, Detector) and options.data.endswith(".json"):
@@ -201,19 +256,19 @@ def _evaluate(options: argparse.Namespace) -> int:
             max_detections=options.max_detections,
             **shared,
         )
-        if options.report:
-            from .evaluations.report import write_report
-
-            print(f"report: {write_report(options.report, evaluation, options.data, images)}")
     elif options.report:
         raise ValueError("--report needs COCO's ANNOTATIONS.json as --data")
     else:
         from .evaluating import evaluate
 
         evaluation = evaluate(model, options.data, score_threshold=options.score, **shared)
-    print(evaluation)
+    print(evaluation)  # first of all: no trouble with a file may cost the figures
     if options.json:
         evaluation.save(options.json)
+    if options.report:
+        from .evaluations.report import write_report
+
+        print(f"report: {write_report(options.report, evaluation, options.data, images)}")
     return 1 if evaluation.failures else 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -149,7 +150,7 @@ def run_check(paths: list[str]) -> int:
     try:
         report = check(paths, progress=True)
     except (OSError, ValueError) as error:
-        print(f"chainsight check: {error}")
+        print(f"error: {error}", file=sys.stderr)
         return 2
     print(report)
     return 0 if report.ok else 1

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..vision.draw import draw_detections
-from ..vision.image import read_image
+from ..vision.image import read_image, write_image
 from ..vision.results import Detections
 from .metrics import CocoMetrics, ScoreCurves, confusion_matrix, image_errors, score_curves
 from .metrics.coco_format import Images, read_json, to_images
@@ -78,7 +78,7 @@ def write_report(
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     for name, plot in plots.items():
-        plot.save(target / f"{name}.png")
+        write_image(target / f"{name}.png", np.asarray(plot.convert("RGB")))
     evaluation.save(target / "evaluation.json")
     sections = [
         _head(evaluation),

@@ -189,8 +189,11 @@ class _Log:
         self._write({"key": key, "record": record})
 
     def _write(self, entry: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(entry) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(entry) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self._file.name) from error
 
     def close(self) -> None:
         self._file.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -183,8 +183,9 @@ def _need_unique(values: list[Any], name: str, key: str = "id") -> None:
 def _need_known(entries: Sequence[Mapping[str, Any]], data: Mapping[str, Any], name: str) -> None:
     for key, kind in (("image_id", "images"), ("category_id", "categories")):
         known = {thing["id"] for thing in data[kind]}
-        if unknown := [i for i, entry in enumerate(entries) if entry[key] not in known]:
-            values = some(sorted({entries[i][key] for i in unknown}, key=str))
+        given = [entry[key] if isinstance(entry[key], Hashable) else str(entry[key]) for entry in entries]
+        if unknown := [i for i, value in enumerate(given) if value not in known]:
+            values = some(sorted({given[i] for i in unknown}, key=str))
             raise ValueError(
                 f"{name}[{unknown[0]}]: {key} {entries[unknown[0]][key]!r} is none of the {len(known)} ids in {kind!r} "
                 f"of the ground truth ({len(unknown)} entries with unknown {key}: {values})"

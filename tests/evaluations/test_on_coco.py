@@ -117,3 +117,85 @@ def test_bad_arguments_are_named(ten_photos, tmp_path):
 
 def test_categories_match_by_name():
     assert match_categories(["a", "b"], {"b": 1, "a": 2}, "x") == ({0: 2, 1: 1}, [])
+
+
+@pytest.mark.parametrize(
+    ("key", "field", "value", "message"),
+    [
+        ("images", "file_name", None, r"images\[0\]: expected a text as 'file_name', got None"),
+        ("images", "id", [1], r"images\[0\]: expected integers \(or texts\) as 'id' throughout, got \[1\]"),
+        ("images", "id", "x", r"images\[0\]: expected integers \(or texts\) as 'id' throughout, got 'x'"),
+        ("images", "id", 1.5, r"images\[0\]: expected integers .* got 1\.5"),
+        ("annotations", "image_id", [1], r"annotations\[0\]: image_id"),
+        ("annotations", "bbox", None, r"annotations\[0\]: expected 'bbox' to hold 4 numbers, got None"),
+        ("annotations", "bbox", [1, 2, -3, 4], r"annotation \d+ of image \d+: expected a box"),
+        ("annotations", "area", "x", r"annotations\[0\]: expected a number as 'area', got 'x'"),
+        ("annotations", "iscrowd", "no", r"annotations\[0\]: expected 0 or 1 as 'iscrowd', got 'no'"),
+        ("categories", "name", None, r"categories\[0\]: expected a text as 'name', got None"),
+        ("categories", "id", None, r"categories\[0\]: expected integers .* got None"),
+    ],
+)
+def test_mistakes_in_annotations_are_found_before_the_first_image(ten_photos, key, field, value, message):
+    truth, images, model = ten_photos
+    bad = copy.deepcopy(truth)
+    bad[key][0][field] = value
+    with pytest.raises(ValueError, match=message):
+        evaluate_detector(model, bad, images, progress=False)
+    assert not model.asked
+
+
+@pytest.mark.parametrize(
+    ("key", "field"), [("images", "file_name"), ("annotations", "bbox"), ("annotations", "image_id"), ("images", "id")]
+)
+def test_missing_keys_are_found_before_the_first_image(ten_photos, tmp_path, key, field):
+    truth, images, model = ten_photos
+    bad = copy.deepcopy(truth)
+    del bad[key][0][field]
+    (tmp_path / "bad.json").write_text(json.dumps(bad))
+    with pytest.raises(ValueError, match=rf"bad\.json: {key}\[0\]: .*'{field}'"):
+        evaluate_detector(model, tmp_path / "bad.json", images, progress=False)
+    assert not model.asked
+
+
+@pytest.mark.parametrize(
+    "text", ["", "hello", "[" * 100_000, "[]", '{"images": 3, "annotations": [], "categories": []}']
+)
+def test_files_that_are_no_annotations(ten_photos, tmp_path, text):
+    _, images, model = ten_photos
+    (tmp_path / "bad.json").write_text(text)
+    with pytest.raises(ValueError, match=r"bad\.json: "):
+        evaluate_detector(model, tmp_path / "bad.json", images)
+    with pytest.raises(ValueError, match="folder"):
+        evaluate_detector(model, tmp_path, images)
+
+
+@pytest.mark.parametrize("options", [{"limit": 0}, {"limit": -1}, {"score_threshold": 2}, {"max_detections": 0}])
+def test_options_without_sense(ten_photos, options):
+    truth, images, model = ten_photos
+    with pytest.raises(ValueError, match=r"got (0|-1|2)"):
+        evaluate_detector(model, truth, images, **options)
+    assert not model.asked
+
+
+def test_photos_without_objects_have_no_figures(ten_photos):
+    truth, images, model = ten_photos
+    evaluation = evaluate_detector(model, truth | {"annotations": []}, images, progress=False)
+    assert evaluation.metrics.to_dict()["AP"] == -1
+    assert evaluation.images == 10
+
+
+def test_an_area_of_null_is_that_of_the_box(ten_photos):
+    truth, images, model = ten_photos
+    with_null, without = copy.deepcopy(truth), copy.deepcopy(truth)
+    for a, b in zip(with_null["annotations"], without["annotations"]):
+        a["area"] = None
+        del b["area"]
+    figures = [evaluate_detector(model, t, images, progress=False).metrics.to_dict() for t in (with_null, without)]
+    assert figures[0] == figures[1]
+
+
+def test_a_category_of_exactly_the_name_comes_first():
+    assert match_categories(["cat"], {"Cat": 1, "cat": 2}, "pets")[0] == {0: 2}
+    assert match_categories(["cat"], {"cat": 2, "CAT": 1}, "pets")[0] == {0: 2}
+    assert match_categories(["cat"], {"Cat": 5, "CAT": 1}, "pets")[0] == {0: 5}
+    assert match_categories(["cat"], {"Cat": 0}, "pets")[0] == {0: 0}
