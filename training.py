@@ -108,6 +108,7 @@ def fit(
     - ``accumulate``: batches for one update. ``patience``: epochs without a better figure before it stops.
     - ``seed``: two runs with one seed give the same weights, bit for bit, on one machine with the same threads.
     - ``resume``: go on with the run in ``out`` as if it had never stopped. Ctrl-C saves; a second one does not wait.
+    - ``progress``: a bar and a line for each epoch; None: the bar only on a terminal, False: neither.
     - ``notes``: whatever else settings.json should hold.
 
     Raises ValueError for data without images or with other classes than the model's, for a folder that holds a run
@@ -420,7 +421,8 @@ class _Session:
             run_pictures.write_predictions(run.folder / "valid_predictions.jpg", best, self.valid)
         run_pictures.write_curves(run.folder / "curves.png", run.history, self.settings["epochs"])
         shown = [f"loss {row['loss']:.4f}", *(f"{k} {v:.4f}" for k, v in list(metrics.items())[:3])]
-        self.bar.write(f"epoch {step.epoch + 1}/{self.settings['epochs']}: {', '.join(shown)}")
+        if self.progress is not False:
+            self.bar.write(f"epoch {step.epoch + 1}/{self.settings['epochs']}: {', '.join(shown)}")
         if patience is not None and self.valid is not None and step.epoch + 1 - run.best_epoch >= patience:
             run.stopped_early = True
         return run.stopped_early
