@@ -17,6 +17,7 @@ from ...weights.torchvision import entry
 from ..categories import Categories
 from ..model import ModelInfo
 from ..results import Detections
+from ..sample import Sample
 from .faster_rcnn import FasterRCNN, published_norm, pyramid_rpn, resnet50_pyramid
 from .roi import BoxPredictor, MultiScaleRoIAlign, RoIHeads, TwoMLPHead
 from .towers import conv3x3
@@ -75,6 +76,10 @@ class KeypointRCNN(FasterRCNN):
                 points[i] = peaks(maps, box)
         ratio = np.array(image.shape[1::-1], np.float32) / np.array(found.size[::-1], np.float32)
         return replace(result, keypoints=points * np.array([*ratio, 1], np.float32))
+
+    def losses(self, samples: Sequence[Sample], rng: np.random.Generator) -> dict[str, Tensor]:
+        """Raises NotImplementedError: the losses of Faster R-CNN alone would leave the keypoints as they are."""
+        raise NotImplementedError("KeypointRCNN cannot be trained yet: the loss of its keypoints is missing")
 
 
 def peaks(heatmaps: np.ndarray, box: np.ndarray) -> np.ndarray:
