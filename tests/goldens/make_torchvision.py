@@ -148,11 +148,12 @@ def sigmoid_shift(levels: list[np.ndarray], threshold: float, wanted: int = 200)
 
 
 def background_shift(logits: np.ndarray, threshold: float, share: float) -> np.ndarray:
-    """What to add to the background's logits, class 0 of every 91, so that about `share` scores per row pass."""
-    rows = logits.reshape(-1, 91).astype(np.float64)
+    """What to add to the background's logits, class 0 of every 91 (or 2), so that `share` scores per row pass."""
+    classes = min(91, logits.shape[1])
+    rows = logits.reshape(-1, classes).astype(np.float64)
 
     def margins(level: float) -> np.ndarray:
-        moved = rows + np.eye(91)[0] * level
+        moved = rows + np.eye(classes)[0] * level
         scores = np.exp(moved - moved.max(1, keepdims=True))
         return scores[:, 1:] / scores.sum(1, keepdims=True) - threshold
 
@@ -162,7 +163,7 @@ def background_shift(logits: np.ndarray, threshold: float, share: float) -> np.n
         low, high = (middle, high) if (margins(middle) > 0).sum() > share * len(rows) else (low, middle)
     # Here one score is just at the threshold: go to where the nearest one is farthest.
     level = max(np.linspace(high, high + 0.1, 40), key=lambda level: abs(margins(level)).min())
-    shift = np.zeros((logits.shape[1] // 91, 91), np.float32)
+    shift = np.zeros((logits.shape[1] // classes, classes), np.float32)
     shift[:, 0] = level
     return shift.ravel()
 
