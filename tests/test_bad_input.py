@@ -90,6 +90,14 @@ def test_images_of_any_shape_are_drawn(model, shape, tmp_path):
     assert chainsight.read_image(tmp_path / "found.jpg").shape[0] >= shape[0]
 
 
+def test_an_image_too_narrow_for_a_model_of_the_short_side():
+    """Its long side would become a million pixels and take all memory."""
+    model = chainsight.load("lraspp_mobilenet_v3_large", weights=None)
+    with pytest.raises(chainsight.ImageError, match=r"3000 x 1 pixels would be enlarged to 1560000 x 520"):
+        model.predict(np.zeros((1, 3000, 3), np.uint8))
+    assert model.predict(np.zeros((1, 2, 3), np.uint8)).image_size == (1, 2)
+
+
 # Loading.
 
 

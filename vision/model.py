@@ -31,6 +31,7 @@ from .sample import Sample
 Result = TypeVar("Result")
 M = TypeVar("M", bound="Model[Any]")
 
+_LARGEST_INPUT = 1 << 24  # pixels; a label map of more takes tens of gigabytes
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of red, green and blue, 0 to 1
 
 
@@ -316,12 +317,19 @@ def most_probable(logits: np.ndarray, size: tuple[int, int]) -> np.ndarray:
 def resize_short_side(image: np.ndarray, short: int, interpolation: str = "bilinear") -> Image.Image:
     """An image (height, width, 3) resized, with antialiasing, so that its short side is ``short`` pixels.
 
+    Raises ImageError for one so narrow that more than 2**24 pixels would come of it.
+
     >>> resize_short_side(np.zeros((50, 100, 3), np.uint8), 20).size
     (40, 20)
     """
     height, width = image.shape[:2]
     long = int(short * max(height, width) / min(height, width))
     size = (short, long) if width <= height else (long, short)
+    if short * long > _LARGEST_INPUT:
+        raise ImageError(
+            f"an image of {width} x {height} pixels would be enlarged to {size[0]} x {size[1]} for this model: "
+            "expected one that is less narrow, cut it into pieces"
+        )
     return Image.fromarray(image).resize(size, Image.Resampling[interpolation.upper()])
 
 
