@@ -72,6 +72,10 @@ class Model(Module, Generic[Result]):
     def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Result:
         raise NotImplementedError(f"{type(self).__name__} has no predict_image")
 
+    def losses(self, samples: Sequence[Sample], rng: np.random.Generator) -> dict[str, Tensor]:
+        """The losses of a batch by name; training minimises their sum. Raises NotImplementedError if there are none."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be trained yet: its losses are missing")
+
     def predict(
         self,
         source: Source | Sequence[Source],
