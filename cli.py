@@ -123,6 +123,18 @@ def _parser() -> argparse.ArgumentParser:
         "--resume", nargs="?", const=True, metavar="RUN", help="go on with the run of that folder, or of --out"
     )
 
+    demo = add("demo", _demo, "see the built-in detector at work, without a network", "--out chainsight-demo")
+    demo.add_argument(
+        "--out",
+        type=Path,
+        default="chainsight-demo",
+        metavar="DIR",
+        help="the page and the pictures go here (%(default)s)",
+    )
+    demo.add_argument(
+        "--scenes", type=int, default=100, metavar="N", help="how many pictures are drawn and searched (100)"
+    )
+
     models = add("models", _models, "list the models and their weights", "--task detection")
     models.add_argument("--task", help="only those for detection, classification or another task of the list")
     models.add_argument("--json", action="store_true", help="as JSON")
@@ -307,6 +319,13 @@ def _train(options: argparse.Namespace) -> int:
         )
     print(run)
     print(f"next: chainsight evaluate --model {run.folder / 'best.safetensors'} --data DATA")
+    return 0
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from .demo import run_demo
+
+    print(run_demo(options.out, options.scenes))
     return 0
 
 

@@ -171,8 +171,8 @@ def _worst(
         truth, found = images.truths[i], images.detections[i]
         keep = found.scores >= score_threshold
         pictures = (
-            drawn(image, truth.boxes, truth.labels, None, images.categories),
-            drawn(image, found.boxes[keep], found.labels[keep], found.scores[keep], images.categories),
+            _drawn(image, truth.boxes, truth.labels, None, images.categories),
+            _drawn(image, found.boxes[keep], found.labels[keep], found.scores[keep], images.categories),
         )
         parts.append(
             f"<div><b>{escape(name)}</b>: {right} right, {wrong} false, {missed} missed</div><div class='pair'>"
@@ -185,7 +185,7 @@ def _worst(
     return "\n".join(parts)
 
 
-def drawn(
+def _drawn(
     image: Pixels, boxes: Floats, labels: Ints, scores: Floats | None, categories: list[str], width: int = 560
 ) -> Image.Image:
     """The photo at ``width`` pixels with boxes and names on it, and scores if there are any."""

@@ -50,7 +50,7 @@ def wheel(tmp_path_factory) -> Path:
 def test_wheel_holds_one_package_and_all_of_it(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {n.split("/")[0] for n in names if ".dist-info/" not in n} == {"chainsight"}
-    assert "chainsight/py.typed" in names
+    assert {"chainsight/py.typed", "chainsight/vision/data/nanodet_shapes.safetensors"} <= set(names)
     modules = {p.relative_to(ROOT).as_posix() for p in ROOT.glob("*.py")}
     for folder in ("core", "vision", "weights", "datasets", "evaluations"):
         modules |= {p.relative_to(ROOT).as_posix() for p in (ROOT / folder).rglob("*.py")}

@@ -9,7 +9,7 @@ from pathlib import Path
 import chainsight
 import numpy as np
 import pytest
-from chainsight import cli
+from chainsight import cli, demo
 
 README = (Path(__file__).resolve().parent.parent / "README.md").read_text(encoding="utf-8")
 PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
@@ -17,17 +17,19 @@ COMMANDS = re.findall(r"^```\n(.+)\n```$", README, re.MULTILINE)
 STREET = "000000001490.jpg"
 
 
-def test_the_two_set_up_commands_are_there():
-    first, second = COMMANDS
-    assert first.startswith("pip install -e . && chainsight predict PHOTO.jpg --model ")
-    assert second == 'pip install -e ".[test]" && pytest'
+def test_the_set_up_commands_are_there():
+    first, second, third = COMMANDS
+    assert first == "pip install -e . && chainsight demo"
+    assert second.startswith("chainsight predict PHOTO.jpg --model ")
+    assert third == 'pip install -e ".[test]" && pytest'
+    assert second == demo.ON_A_PHOTO
 
 
-def test_the_first_command_draws_boxes(shared, tmp_path, monkeypatch):
+def test_the_command_for_a_photo_draws_boxes(shared, tmp_path, monkeypatch):
     """As it is written, but for the weights: a network of this model with a file made here instead of a download."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(shared / "data/coco128/images/val" / STREET, "PHOTO.jpg")
-    program, *arguments = shlex.split(COMMANDS[0].partition("&&")[2])
+    program, *arguments = shlex.split(COMMANDS[1])
     assert program == "chainsight"
     name = arguments[arguments.index("--model") + 1]
     assert "download.pytorch.org" in chainsight.model_info(name).entries[0].url
