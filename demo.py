@@ -22,7 +22,7 @@ from .vision.models import load
 from .vision.results import Detections
 
 SEED = 2026  # of the scenes; training and the choice of its best epoch used others
-SCORE = 0.4  # least score of what is drawn and counted as found
+SCORE = 0.5  # least score of what is drawn and counted as found
 PICTURES = 12
 ENLARGED = 576  # pixels of a drawn picture
 ON_A_PHOTO = "chainsight predict PHOTO.jpg --model ssdlite320_mobilenet_v3_large --out found"
