@@ -85,8 +85,12 @@ def test_golden_files(path: Path) -> None:
         boxes, scores = golden.outputs[f"boxes_{i}"], golden.outputs[f"scores_{i}"]
         assert 5 <= len(boxes) == len(scores) == len(golden.outputs[f"labels_{i}"])
         assert (np.diff(scores) <= 0).all()
-        assert (boxes >= 0).all()
-        assert (boxes <= np.array([width, height] * 2) + 1e-3).all()
+        if path.stem.startswith("yolox"):  # its evaluation does not clip boxes to the photo
+            assert (boxes[:, :2] < [width, height]).all()
+            assert (boxes[:, 2:] > 0).all()
+        else:
+            assert (boxes >= 0).all()
+            assert (boxes <= np.array([width, height] * 2) + 1e-3).all()
 
 
 def test_golden_round_trip(tmp_path: Path) -> None:
