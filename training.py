@@ -315,7 +315,7 @@ def _training(
     warm = min(1000, updates // 10)
     return Training(
         model,
-        model.losses,  # type: ignore[attr-defined]
+        model.losses,
         optimizer,
         schedule=Warmup(Cosine(updates - warm, end=0.01), warm),
         average=WeightAverage(model, average),
