@@ -252,7 +252,12 @@ print("started", flush=True)
 def test_ctrl_c_ends_the_program(item, body):
     program = PROGRAM.format(item=item, body=body)
     process = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # a test run in the background ignores the signal, and its children would inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     try:
         assert process.stdout.readline() == "started\n"
