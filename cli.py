@@ -17,7 +17,10 @@ Command = Callable[[argparse.Namespace], int]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; 0: all went well, 1: something failed, 2: nothing could be done."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options, options.rest = parser.parse_known_args(arguments)
+    if options.rest and options.run is not _benchmark:
+        parser.error(f"unrecognized arguments: {' '.join(options.rest)}")
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")  # a file's name may hold what the terminal cannot show
@@ -141,6 +144,11 @@ def _parser() -> argparse.ArgumentParser:
 
     check = add("check", _check, "look for mistakes in a data set", "boats/")
     check.add_argument("data", nargs="+", metavar="DATA", help="PATH of a data set in any common format, or PATH@SPLIT")
+
+    # its options are those of evaluations/speed.py, which is not imported for every command
+    commands.add_parser(
+        "benchmark", help="time the models beside the other engines that are installed", add_help=False
+    ).set_defaults(run=_benchmark)
 
     add("config", _config, "print what a bug report needs: versions, kernels, threads, devices", "> config.txt")
     return parser
@@ -371,6 +379,12 @@ def _check(options: argparse.Namespace) -> int:
     from .datasets.check import run_check
 
     return run_check(options.data)
+
+
+def _benchmark(options: argparse.Namespace) -> int:
+    from .evaluations import speed
+
+    return speed.main(options.rest)
 
 
 def _config(options: argparse.Namespace) -> int:

@@ -1,6 +1,6 @@
 """Speed and memory, side by side with the engines people would use instead, in one run.
 
-    python -m chainsight.evaluations.speed --peer-python ../peer/bin/python --json speed.json
+    chainsight benchmark --peer-python ../peer/bin/python --json speed.json
 
 Every engine runs in a process of its own (`--peer-python` names the interpreter that has torch, ONNX Runtime or
 OpenVINO; whichever of them it lacks is left out), keeps its model loaded and works only when its turn comes:
@@ -250,7 +250,9 @@ def prepare(tasks: Sequence[Task], sources: Mapping[str, str], photo: Path | Non
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table, write the JSON. The exit status is 0 when everything could be measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="chainsight benchmark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--peer-python", default=sys.executable, help="the interpreter that has the other engines")
     parser.add_argument("--tasks", nargs="+", default=[t.name for t in TASKS], choices=[t.name for t in TASKS])
     parser.add_argument("--weights", nargs="+", default=[], metavar="MODEL=SOURCE", help="entry or file; else random")

@@ -148,6 +148,20 @@ def test_models_lists_every_entry(capsys):
     assert main(["models", "--task", "nonsense"]) == 2
 
 
+def test_benchmark_has_the_options_of_the_speed_script(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["benchmark", "--help"])
+    assert ended.value.code == 0
+    assert "--peer-python" in capsys.readouterr().out
+
+
+def test_unknown_options_are_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["models", "--tusk", "detection"])
+    assert ended.value.code == 2
+    assert "--tusk" in capsys.readouterr().err
+
+
 def test_config_prints_versions(capsys):
     assert main(["config"]) == 0
     text = capsys.readouterr().out

@@ -17,8 +17,9 @@ class WeightsEntry:
     """One published file of weights.
 
     - ``name``: the entry's name within its model, such as ``COCO_V1``.
-    - ``url``: where the file is, "package:PATH" for one that comes with the package; ``sha256``: its hash in hex, or the
-      first digits that the publisher puts in the file's name; ``size``: its length in bytes, None if nobody published it.
+    - ``url``: where the file is, "package:PATH" for one that comes with the package; ``sha256``: its hash in hex, or
+      the first digits that the publisher puts in the file's name, empty if nobody published one; ``size``: its length
+      in bytes, None if nobody published it.
     - ``parameters``: how many numbers the model learns.
     - ``licence``: of the weights, not of the code; ``source``: who trained and published them, with a link.
     - ``categories``: names by label; ``category_ids``: the data set's own ids in the same order, None if it has none.
