@@ -130,7 +130,8 @@ def train(training: Training, loader: Loader, epochs: int) -> Iterator[Step]:
         for index, items in enumerate(loader.epoch(t.epoch, t.batch), t.batch):
             keys = np.random.SeedSequence(t.seed, spawn_key=(t.epoch, index)).generate_state(2)
             seed_generator(int(keys[0]))
-            losses = t.losses(items, np.random.default_rng(keys[1]))
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is found right below
+                losses = t.losses(items, np.random.default_rng(keys[1]))
             values = {name: loss.item() for name, loss in losses.items()}
             if not all(map(math.isfinite, values.values())):
                 raise NotFiniteError(values, t.epoch, index, items)
