@@ -39,7 +39,8 @@ from .weights.writer import read_metadata, replacing, save_safetensors
 log = logging.getLogger("chainsight")
 
 CHECKPOINT = "checkpoint.safetensors"
-SAVE_SECONDS = 300  # at least so often; and after every epoch
+SAVE_SECONDS = 300  # at least so often
+EPOCH_SECONDS = 20  # after an epoch, if the last time is so long ago; and at the end
 MUST_AGREE = (
     "model",
     "categories",
@@ -348,7 +349,6 @@ class _Session:
 
     def start(self) -> None:
         """Leave a run that can be resumed from its first moment on."""
-        self._save_model("last.safetensors", {})
         self.save()
 
     def run(self, epochs: int, patience: int | None) -> None:
@@ -366,7 +366,8 @@ class _Session:
                     ended = self.training.batch == 0
                     if ended and self._epoch_ends(step, patience):
                         break
-                    if ended or interrupted.is_set() or time.monotonic() - saved > SAVE_SECONDS:
+                    elapsed = time.monotonic() - saved
+                    if interrupted.is_set() or elapsed > SAVE_SECONDS or (ended and elapsed > EPOCH_SECONDS):
                         steps.flush()
                         self.save()
                         saved = time.monotonic()
@@ -414,12 +415,8 @@ class _Session:
         before = next(iter(run.metrics.values()), -math.inf)
         if figure is None or not run.best_epoch or figure > before:
             run.best_epoch, run.metrics = step.epoch + 1, metrics
-            self._save_model("best.safetensors", metrics)
-        self._save_model("last.safetensors", metrics)
-        self._write_history()
-        if self.valid is not None:
-            run_pictures.write_predictions(run.folder / "valid_predictions.jpg", best, self.valid)
-        run_pictures.write_curves(run.folder / "curves.png", run.history, self.settings["epochs"])
+            if self.valid is not None:
+                self._save_model("best.safetensors", metrics)
         shown = [f"loss {row['loss']:.4f}", *(f"{k} {v:.4f}" for k, v in list(metrics.items())[:3])]
         if self.progress is not False:
             self.bar.write(f"epoch {step.epoch + 1}/{self.settings['epochs']}: {', '.join(shown)}")
@@ -452,8 +449,18 @@ class _Session:
         write_text(self.result.folder / "epochs.csv", text.getvalue())
 
     def save(self) -> None:
-        """Write the checkpoint: all or nothing."""
+        """Write the models, logs and pictures as they stand, then the checkpoint: each file all or nothing."""
         run = self.result
+        metrics = {k: v for k, v in (run.history or [{}])[-1].items() if not k.startswith(("epoch", "lr", "loss"))}
+        self._save_model("last.safetensors", metrics)
+        if self.valid is None:
+            self._save_model("best.safetensors", metrics)
+        if run.history:
+            self._write_history()
+            run_pictures.write_curves(run.folder / "curves.png", run.history, self.settings["epochs"])
+            if self.valid is not None:
+                average = self.training.average.module  # type: ignore[union-attr]
+                run_pictures.write_predictions(run.folder / "valid_predictions.jpg", average, self.valid)
         about = {
             "history": run.history,
             "best_epoch": run.best_epoch,
