@@ -8,6 +8,8 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from ..device import Array
+from ..kernels.threads import blockwise
 from ..layers import Module
 from ..tensor import Buffer, Parameter, Tensor
 
@@ -32,23 +34,24 @@ class WeightAverage(Generic[M]):
     def __init__(self, module: M, decay: float = 0.999) -> None:
         if not 0 <= decay < 1:
             raise ValueError(f"WeightAverage: expected a decay from 0 to below 1, got {decay}")
-        self.source, self.decay, self.updates = module, decay, 0
+        self.decay, self.updates = decay, 0
         self.module: M = copy.deepcopy(module).eval()
         for p in self.module.parameters():
             p.grad = None
-
-    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
-        own, other = (dict(m._named_tensors((Parameter, Buffer))) for m in (self.module, self.source))
-        return [(own[name], other[name]) for name in own]
+        own, other = (dict(m._named_tensors((Parameter, Buffer))) for m in (self.module, module))
+        self._pairs: list[tuple[Tensor, Tensor]] = [(own[name], other[name]) for name in own]
 
     def update(self) -> None:
         """Move the average towards the weights as they are now."""
         self.updates += 1
         share = 1 - min(self.decay, (1 + self.updates) / (10 + self.updates))
-        for average, current in self._pairs():
+
+        def work(average: Array, current: Array) -> None:
+            average += (current - average) * share
+
+        for average, current in self._pairs:
             if average.dtype.kind == "f":
-                array = average.writable()
-                array += (current.data - array) * share
+                blockwise(work, average.writable(), current.data)
             else:
                 average.data = current.data.copy()
 
