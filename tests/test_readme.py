@@ -108,7 +108,7 @@ def test_the_table_of_commands_names_real_options(capsys):
     rows = re.findall(r"^\| `chainsight (\w+) ?(.*?)` \|", README, re.MULTILINE)
     with pytest.raises(SystemExit):
         cli.main(["--help"])
-    known = set(re.findall(r"^    (\w+) ", capsys.readouterr().out, re.MULTILINE))
+    known = set(re.findall(r"^    (\w+)\b", capsys.readouterr().out, re.MULTILINE))
     assert {name for name, _ in rows} == known
     for name, options in rows:
         with pytest.raises(SystemExit):
