@@ -7,22 +7,6 @@ from .plan import planned
 from .tensor import Buffer, Parameter, Tensor
 
 __all__ = [
-    "Buffer",
-    "Function",
-    "Parameter",
-    "Tensor",
-    "backward",
-    "debug_mode",
-    "functions",
-    "generator",
-    "get_namespace",
-    "grad",
-    "is_recording",
-    "kernels",
-    "no_grad",
-    "planned",
-    "register_namespace",
-    "seed",
-    "to_device",
-    "to_numpy",
-]
+    "Buffer", "Function", "Parameter", "Tensor", "backward", "debug_mode", "functions", "generator", "get_namespace",
+    "grad", "is_recording", "kernels", "no_grad", "planned", "register_namespace", "seed", "to_device", "to_numpy",
+]  # fmt: skip

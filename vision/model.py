@@ -263,7 +263,7 @@ class Segmenter(Model[SegmentationMap]):
     def predict_image(self, image: np.ndarray, score_threshold: float | None) -> SegmentationMap:
         """The most probable class of every pixel; ``score_threshold`` has no meaning here."""
         x = self.preset(image)
-        logits = self.logits(x)
+        logits = planned(self, x, "logits")
         probabilities = softmax(logits.numpy()[0].transpose(1, 2, 0)).transpose(2, 0, 1)
         at_input = F.resize(logits, x.shape[2:]).numpy()[0]  # type: ignore[arg-type]
         labels = most_probable(at_input, image.shape[:2])  # type: ignore[arg-type]

@@ -8,15 +8,6 @@ from .schedules import Cosine, Polynomial, Schedule, StepDecay, Warmup
 from .sgd import SGD
 
 __all__ = [
-    "SGD",
-    "Adam",
-    "AdamW",
-    "Cosine",
-    "Optimizer",
-    "Polynomial",
-    "Schedule",
-    "StepDecay",
-    "Warmup",
-    "WeightAverage",
+    "SGD", "Adam", "AdamW", "Cosine", "Optimizer", "Polynomial", "Schedule", "StepDecay", "Warmup", "WeightAverage",
     "clip_gradients",
-]
+]  # fmt: skip

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import stored_goldens
-from chainsight.core import Tensor, no_grad
+from chainsight.core import Tensor, kernels, no_grad, plan
 from chainsight.core import functions as F
 from chainsight.vision import models
 from chainsight.vision.categories import Categories
@@ -95,3 +95,13 @@ def test_other_classes_start_fresh():
     model = models.load("lraspp_mobilenet_v3_large", weights=None, categories=["sky", "sea"])
     assert model.classifier.low_classifier.weight.shape[0] == 2
     assert model.categories.names == ("sky", "sea")
+
+
+@pytest.mark.skipif(kernels.backend_name() != "onednn", reason="plans are made of oneDNN's kernel calls")
+def test_plans_repeat_a_segmenter(model):
+    image = RNG.integers(0, 256, (50, 80, 3), np.uint8)
+    found = [model.predict(image) for _ in range(4)]  # as it is, while the plan is made, and twice from the plan
+    assert [p.good for p in plan._plans.of[model].values() if p is not None] == [True]
+    for other in found[1:]:
+        np.testing.assert_array_equal(other.labels, found[0].labels)
+        np.testing.assert_array_equal(other.class_probabilities, found[0].class_probabilities)
