@@ -109,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         "--model nanodet_g --data boats/@train --valid boats/@val --epochs 20 --out runs/boats",
     )
     train.add_argument("--model", help="a name from `chainsight models`, or a saved model's file")
-    train.add_argument("--weights", default="default", help="a published entry, a file, or none (the first entry)")
+    train.add_argument("--weights", default="default", help="a published entry, a file, ENTRY=FILE, or none")
     train.add_argument("--data", metavar="DATA", help="what to learn from: PATH[@SPLIT] of a data set in any format")
     train.add_argument("--valid", metavar="DATA", help="what to choose the best epoch by: PATH[@SPLIT]")
     train.add_argument("--epochs", type=_count, metavar="N", help="rounds through the data (by the number of images)")
@@ -156,7 +156,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", required=True, help="a name from `chainsight models`, or a saved model's file")
-    command.add_argument("--weights", default="default", help="a published entry or a file (the model's first entry)")
+    command.add_argument("--weights", default="default", help="a published entry, a file or ENTRY=FILE (first entry)")
     command.add_argument("--device", help="cpu, cuda or cuda:N (cpu)")
     command.add_argument("--threads", type=_threads, metavar="N", help="threads of each operation (all processors)")
 

@@ -17,7 +17,7 @@ def parser(script: str, description: str) -> argparse.ArgumentParser:
     """The options that all scripts have."""
     options = argparse.ArgumentParser(prog=f"python -m chainsight.evaluations.{script}", description=description)
     options.add_argument("--model", required=True, help="name of the model, see `chainsight models`")
-    options.add_argument("--weights", default="default", help="published entry or file (the model's default entry)")
+    options.add_argument("--weights", default="default", help="published entry, file or ENTRY=FILE (first entry)")
     options.add_argument("--limit", type=int, help="evaluate only the first so many images")
     options.add_argument("--resume", type=Path, metavar="FILE", help="keep finished images here and go on from there")
     options.add_argument("--json", type=Path, metavar="FILE", help="write figures, settings, versions and hashes here")

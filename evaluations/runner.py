@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from tqdm import tqdm
 
+from ..weights.download import file_sha256
 from ..weights.writer import replacing
 
 logger = logging.getLogger(__name__)
@@ -202,15 +203,6 @@ class _Log:
 def settings_hash(settings: Mapping[str, Any]) -> str:
     """The same for equal settings, whatever the order of their keys."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-
-
-def file_sha256(path: str | os.PathLike[str]) -> str:
-    """The hash of a file's content in hex."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def describe_weights(model: Any, weights: str | os.PathLike[str] | None = None) -> dict[str, Any]:

@@ -107,11 +107,13 @@ def load(
     """A model of the zoo, ready to predict.
 
     ``name`` is a model's name, or the file of a model saved by ``Model.save``. ``weights`` is "default" (the published
-    entry that is recommended), an entry's name, the path of a file in any format, or None for random values. With
-    ``categories``, names of classes other than those of the weights, the layers that depend on the classes start fresh,
-    and the log says which. A saved model's file, by itself or as ``weights``, brings its classes along. Files are
-    downloaded once and verified. Raises ValueError for an unknown model or entry, WeightsError for a file that is
-    broken or does not fit, DownloadError for one that cannot be fetched.
+    entry that is recommended), an entry's name, the path of a file in any format, or None for random values. The
+    preprocessing for a file is that of the published one with its name or sha256, else of the model's first entry, or
+    of the entry named before it, as in "IMAGENET1K_V1=my.pth". With ``categories``, names of classes other than those
+    of the weights, the layers that depend on the classes start fresh, and the log says which. A saved model's file, by
+    itself or as ``weights``, brings its classes along. Files are downloaded once and verified. Raises ValueError for an
+    unknown model or entry, WeightsError for a file that is broken or does not fit, DownloadError for one that cannot be
+    fetched.
 
     >>> model = load("nanodet_g", weights=None, categories=["boat", "buoy"])
     >>> model.categories.names
@@ -132,7 +134,7 @@ def load(
     else:
         info = model_info(name)
         entry, path = _resolve(info, weights)
-        published = entry is not None and weights in ("default", entry.name)
+        published = entry is not None and str(weights).partition("=")[0] in ("default", entry.name)
         if path is not None and not published and _facts(path) is not None:
             model = load_saved(path, names, info.name)
         else:
@@ -160,17 +162,19 @@ def _resolve(info: ModelInfo, weights: str | os.PathLike[str] | None) -> tuple[W
             raise ValueError(f"no weights are published for {info.name}: pass a file, or None for random values")
         chosen = info.entries[0]
     else:
-        named = [e for e in info.entries if e.name == weights]
-        if not named:
-            path = Path(weights)
-            if not os.fspath(weights) or not path.exists() or path.is_dir():
+        before, equals, after = os.fspath(weights).partition("=")
+        named = [e for e in info.entries if e.name == before and isinstance(weights, str)]
+        if not named or equals:
+            file = after if named else os.fspath(weights)
+            path = Path(file)
+            if not file or not path.exists() or path.is_dir():
                 known = ", ".join(e.name for e in info.entries) or "none"
-                what = "a folder" if os.fspath(weights) and path.is_dir() else "no file"
+                what = "a folder" if file and path.is_dir() else "no file"
                 raise ValueError(
-                    f"expected weights of {info.name} to be one of its entries ({known}), a file, or None; "
+                    f"expected weights of {info.name} to be one of its entries ({known}), a file, ENTRY=FILE, or None; "
                     f"got {os.fspath(weights)!r}, which is {what}"
                 )
-            return (info.entries[0] if info.entries else None), path
+            return (named[0] if named else _recognised(info, path)), path
         chosen = named[0]
     if chosen.by_hand:
         raise WeightsError(
@@ -178,6 +182,16 @@ def _resolve(info: ModelInfo, weights: str | os.PathLike[str] | None) -> tuple[W
             f"{chosen.url} and pass its path as weights"
         )
     return chosen, _locate(chosen)
+
+
+def _recognised(info: ModelInfo, path: Path) -> WeightsEntry | None:
+    """The entry whose file this is, by its name or its hash; the first one for any other file."""
+    entries = info.entries
+    if len(entries) > 1:
+        named = [e for e in entries if e.file == path.name]
+        digest = "" if named else download.file_sha256(path)
+        entries = tuple(named or [e for e in entries if e.sha256 and digest.startswith(e.sha256)]) or entries
+    return entries[0] if entries else None
 
 
 def _locate(entry: WeightsEntry) -> Path:

@@ -155,7 +155,7 @@ def _is_cached(wanted: _Wanted) -> bool:
         return False
     digest = _recorded_hash(wanted, stat)
     if digest is None:
-        digest = _hash(wanted.path)
+        digest = file_sha256(wanted.path)
         # A cache that cannot be written to is fine: the hash is then computed each time.
         with contextlib.suppress(OSError):
             _write_record(wanted, digest)
@@ -183,7 +183,8 @@ def _write_record(wanted: _Wanted, digest: str) -> None:
         file.write(json.dumps(record).encode())
 
 
-def _hash(path: Path) -> str:
+def file_sha256(path: str | os.PathLike[str]) -> str:
+    """The sha256 of a file's content in hex."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
@@ -301,7 +302,7 @@ def _check(wanted: _Wanted, resumed: bool) -> bool:
     with open(wanted.part, "rb") as file:
         head = file.read(512).lstrip().lower()
         got = os.fstat(file.fileno()).st_size
-    digest = _hash(wanted.part)
+    digest = file_sha256(wanted.part)
     reason = ""
     if head.startswith((b"<!doctype html", b"<html")):
         reason = "the server sent an HTML page instead of the file"

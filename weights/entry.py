@@ -49,6 +49,11 @@ class WeightsEntry:
     notes: str = ""
     by_hand: bool = False
 
+    @property
+    def file(self) -> str:
+        """The name of the published file."""
+        return urlsplit(self.url).path.rpartition("/")[2]
+
 
 def validate(entry: WeightsEntry) -> None:
     """Raise ValueError with everything that is wrong with an entry; a test calls it for every entry of the registry."""

@@ -1,8 +1,10 @@
 """Every model of the zoo: it builds, is what its entries say, predicts, and comes back from a file as it was."""
 
 import csv
+import hashlib
 import json
 import re
+from dataclasses import replace
 from math import nan
 
 import numpy as np
@@ -13,6 +15,7 @@ from chainsight.vision.backbones.vit import VisionTransformerClassifier
 from chainsight.vision.model import Classifier, CropPreset
 from chainsight.weights.entry import validate
 from chainsight.weights.torchvision import LICENCE, UNSUPPORTED
+from chainsight.weights.writer import save_safetensors
 
 HOST = "https://download.pytorch.org/models/"
 ENTRIES = [pytest.param(info, e, id=f"{n}-{e.name}") for n, info in models.MODELS.items() for e in info.entries]
@@ -134,3 +137,50 @@ def test_saves_and_loads_to_equality(name, tmp_path):
         np.testing.assert_array_equal(other[key], value)
     if isinstance(model, Classifier):
         assert back.preset == model.preset == CropPreset(**models.MODELS[name].entries[0].settings)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("weights") / "own.safetensors"
+    save_safetensors(path, models.load("mobilenet_v2", weights=None).state_dict())
+    return path
+
+
+class TestAFileIsPreprocessedForAsItsEntrySays:
+    """MobileNetV2's second version is the recommended one and resizes to 232 pixels, the first to 256."""
+
+    @staticmethod
+    def loaded(weights):
+        model = models.load("mobilenet_v2", weights=weights)
+        assert model.preset == CropPreset(**model.entry.settings)
+        return model.entry.name, model.preset.resize
+
+    def test_of_the_recommended_one_when_nothing_is_known(self, file):
+        assert self.loaded(file) == ("IMAGENET1K_V2", 232)
+
+    def test_of_the_one_that_is_named(self, file):
+        assert self.loaded(f"IMAGENET1K_V1={file}") == ("IMAGENET1K_V1", 256)
+        assert self.loaded(f"IMAGENET1K_V2={file}") == ("IMAGENET1K_V2", 232)
+
+    def test_of_the_published_file_of_that_name(self, file, tmp_path):
+        same = tmp_path / "mobilenet_v2-b0353104.pth"
+        same.write_bytes(file.read_bytes())
+        assert self.loaded(same) == ("IMAGENET1K_V1", 256)
+
+    def test_of_the_published_file_of_that_hash(self, file, monkeypatch):
+        info = models.MODELS["mobilenet_v2"]
+        start = hashlib.sha256(file.read_bytes()).hexdigest()[:8]
+        first = replace(info.entries[1], sha256=start)
+        monkeypatch.setitem(models.MODELS, info.name, replace(info, entries=(info.entries[0], first)))
+        assert self.loaded(file) == ("IMAGENET1K_V1", 256)
+
+    def test_a_name_with_an_equals_sign_is_a_file(self, file, tmp_path):
+        same = tmp_path / "lr=0.1.safetensors"
+        same.write_bytes(file.read_bytes())
+        assert self.loaded(same) == ("IMAGENET1K_V2", 232)
+        assert self.loaded(f"IMAGENET1K_V1={same}") == ("IMAGENET1K_V1", 256)
+
+    @pytest.mark.parametrize("weights", ["IMAGENET1K_V1=", "IMAGENET1K_V1=no.pth", "IMAGENET1K_V9={}", "={}"])
+    def test_what_is_neither(self, file, weights):
+        with pytest.raises(ValueError, match=r"\(IMAGENET1K_V2, IMAGENET1K_V1\), a file, ENTRY=FILE.*no file"):
+            self.loaded(weights.format(file))

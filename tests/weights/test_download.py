@@ -318,7 +318,7 @@ def test_damaged_cached_file_is_replaced(server: Server, tmp_path: Path) -> None
 
 def test_the_hash_is_computed_once(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     get(server, tmp_path)
-    monkeypatch.setattr(download, "_hash", lambda path: pytest.fail("hashed again"))
+    monkeypatch.setattr(download, "file_sha256", lambda path: pytest.fail("hashed again"))
     get(server, tmp_path)
     monkeypatch.setenv("CHAINSIGHT_OFFLINE", "1")
     with pytest.raises(DownloadError, match="CHAINSIGHT_OFFLINE forbids"):
