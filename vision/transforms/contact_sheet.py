@@ -9,6 +9,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from ...weights.writer import replacing
 from ..sample import Sample
 from .base import Others, Transform
 
@@ -22,10 +23,13 @@ def contact_sheet(
     others: Others | None = None,
     seed: int = 0,
 ) -> None:
-    """Writes a PNG with a titled tile per transform of the sample, boxes, masks, keypoints and label map drawn.
+    """Write a picture (.png, .jpg) with a titled tile per transform of the sample, boxes, masks and keypoints drawn.
 
-    Raises OSError when the file cannot be written.
+    Raises ValueError for another kind of file and OSError when it cannot be written.
     """
+    path = Path(path)
+    if path.suffix.lower() not in (".png", ".jpg"):
+        raise ValueError(f"{path}: expected the name of a picture to end in .png or .jpg")
     rows: list[list[np.ndarray]] = [[]]
     for i, (name, transform) in enumerate(transforms.items()):
         if len(rows[-1]) == 4:
@@ -33,14 +37,9 @@ def contact_sheet(
         rows[-1].append(_tile(transform(sample, np.random.default_rng([seed, i]), others), name))
     blank = np.full((TILE + TITLE + GAP, TILE + GAP, 3), 255, np.uint8)
     sheet = np.vstack([np.hstack(row + [blank] * (min(4, len(transforms)) - len(row))) for row in rows])
-    _, encoded = cv2.imencode(".png", cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR))
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        temporary.write_bytes(encoded.tobytes())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    _, encoded = cv2.imencode(path.suffix, cv2.cvtColor(sheet, cv2.COLOR_RGB2BGR))
+    with replacing(path) as file:
+        file.write(encoded.tobytes())
 
 
 def _tile(sample: Sample, name: str) -> np.ndarray:
