@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-
 from chainsight.datasets import ShapeScenes
 from chainsight.vision import transforms as T
 
