@@ -12,6 +12,7 @@ from .matching import Ints
 from .overlaps import Runs
 
 MASKS_AT_ONCE = 1 << 8  # their arrays stay in the second-level cache
+_ONE_CHARACTER = (np.arange(32) & 15) - (np.arange(32) & 16)  # five bits with a sign
 
 
 def read_runs(segmentations: Sequence[Any], sizes: Sequence[tuple[int, int]], where: Sequence[str]) -> Runs:
@@ -25,8 +26,8 @@ def read_runs(segmentations: Sequence[Any], sizes: Sequence[tuple[int, int]], wh
     for start in range(0, max(len(segmentations), 1), MASKS_AT_ONCE):
         part = slice(start, start + MASKS_AT_ONCE)
         texts = [_text(*one) for one in zip(segmentations[part], sizes[part], where[part])]
-        counts, lengths = _counts_of_texts(texts, where[part])
-        runs, least = Runs.from_counts(counts, lengths, pixels[part, 0])
+        background, foreground, rows = _counts_of_texts(texts, where[part])
+        runs, least = Runs.from_counts(background, foreground, rows, pixels[part, 0])
         bad = np.flatnonzero((least < 0) | (runs.filled != pixels[part].prod(1)))
         if len(bad):
             raise ValueError(
@@ -39,6 +40,10 @@ def read_runs(segmentations: Sequence[Any], sizes: Sequence[tuple[int, int]], wh
 
 def _text(segmentation: Any, size: tuple[int, int], where: str) -> bytes:
     """COCO's compressed text of any form of segmentation."""
+    if type(segmentation) is dict and segmentation.get("size") == [*size]:  # nearly always, and then quickly
+        counts = segmentation.get("counts")
+        if type(counts) is str:
+            return counts.encode("latin-1", "replace")
     if isinstance(segmentation, Mapping) and {"size", "counts"} <= segmentation.keys():
         if tuple(segmentation["size"]) != tuple(size):
             raise ValueError(
@@ -60,44 +65,58 @@ def _text(segmentation: Any, size: tuple[int, int], where: str) -> bytes:
     return str(encode_rle(mask)["counts"]).encode()
 
 
-def _counts_of_texts(texts: Sequence[bytes], where: Sequence[str]) -> tuple[Ints, Ints]:
-    """Run lengths of all of COCO's compressed texts (see `vision.masks`) in one array, and how many each has.
+def _counts_of_texts(texts: Sequence[bytes], where: Sequence[str]) -> tuple[Ints, Ints, Ints]:
+    """Run lengths of all of COCO's compressed texts (see `vision.masks`): background and foreground in turn, in pairs,
+    and how many pairs each text has. A text that ends with background has 0 as its last foreground.
 
     Every number ends with a character without bit 5, so the texts can be read one behind the other.
     """
     codes = np.frombuffer(b"".join(texts), np.uint8) - np.uint8(48)  # wraps around below 48: larger than 63
     bounds = np.cumsum([0, *map(len, texts)])
-    last = (codes & 32) == 0
-    bad = codes > 63
-    ends = bounds[1:][np.diff(bounds) > 0] - 1
-    bad[ends] |= ~last[ends]
+    last = codes < 32
     stops = np.flatnonzero(last)
-    starts = np.concatenate([[0], stops[:-1] + 1])[: len(stops)]
-    digits = stops - starts
-    bad[stops[digits > 6]] = True  # a run length has 32 bits: seven characters at most
-    if bad.any():
-        at = int(np.searchsorted(bounds, int(bad.argmax()), side="right")) - 1
-        raise ValueError(f"{where[at]}: expected COCO's compressed run lengths, got {texts[at][:40]!r}")
-    values = (codes[starts] & 31).astype(np.int64)
+    ends = bounds[1:][np.diff(bounds) > 0] - 1
+    values = _ONE_CHARACTER[codes[stops] & 31]
+    digits = np.diff(stops, prepend=-1) - 1
     longer = np.flatnonzero(digits)
-    for digit in range(1, 7):
-        values[longer] |= (codes[starts[longer] + digit] & 31).astype(np.int64) << (5 * digit)
-        longer = longer[digits[longer] > digit]
-    negative = np.flatnonzero(codes[stops] & 16)
-    values[negative] -= np.int64(32) << (5 * digits[negative])
-    firsts = np.searchsorted(stops, bounds[:-1])
-    lengths = np.diff(np.append(firsts, len(stops)))
-    # From the fourth run on a number is the difference to the run two before: sums along every second number, from the
-    # second and the third one of each text.
-    place = np.arange(len(values)) - np.repeat(firsts, lengths)
-    some = firsts[lengths > 0]
-    head = values[some]
-    values[some] = 0
-    for parity in (0, 1):
-        chosen = np.flatnonzero((place & 1) == parity)
-        total = np.cumsum(values[chosen])
-        own = np.flatnonzero(place[chosen] == parity)
-        before = np.concatenate([[0], total])[own]
-        values[chosen] = total - np.repeat(before, np.diff(np.append(own, len(chosen))))
-    values[some] = head
-    return values, lengths
+    # A run length has 32 bits: seven characters at most.
+    if codes.max(initial=0) > 63 or not last[ends].all() or digits.max(initial=0) > 6:
+        at = next(i for i, text in enumerate(texts) if not _is_sound(text))
+        raise ValueError(f"{where[at]}: expected COCO's compressed run lengths, got {texts[at][:40]!r}")
+    if len(longer):
+        count, first = digits[longer], stops[longer] - digits[longer]
+        long = (codes[first] & 31).astype(np.int64)
+        for digit in range(1, int(count.max()) + 1):
+            some = np.flatnonzero(count >= digit)
+            long[some] |= (codes[first[some] + digit] & 31).astype(np.int64) << (5 * digit)
+        long -= np.where(codes[stops[longer]] & 16, np.int64(32) << (5 * count), 0)
+        values[longer] = long
+    firsts = np.searchsorted(stops, bounds)
+    lengths = np.diff(firsts)
+    odd = np.flatnonzero(lengths & 1)
+    if len(odd):
+        values = np.insert(values, firsts[1:][odd], 0)
+    rows = (lengths + 1) // 2
+    bounds = np.concatenate([[0], np.cumsum(rows)])
+    # From the fourth run on a number is the difference to the run two before.
+    some = bounds[:-1][rows > 0]
+    head = values[2 * some]
+    values[2 * some] = 0
+    background, foreground = (_sums(values[side::2], bounds) for side in (0, 1))
+    background[some] = head
+    foreground[bounds[1:][odd] - 1] = 0
+    return background, foreground, rows
+
+
+def _sums(values: Ints, bounds: Ints) -> Ints:
+    """Cumulative sums that start anew at each of ``bounds``."""
+    total = np.cumsum(values)
+    before = np.concatenate([[0], total])[bounds[:-1]]
+    total -= np.repeat(before, np.diff(bounds))
+    return total
+
+
+def _is_sound(text: bytes) -> bool:
+    codes = np.frombuffer(text, np.uint8) - np.uint8(48)
+    last = np.append(-1, np.flatnonzero(codes < 32))
+    return not text or bool(codes.max() < 64 and last[-1] == len(text) - 1 and np.diff(last).max() <= 7)

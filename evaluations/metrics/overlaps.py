@@ -49,34 +49,37 @@ class Runs:
     filled: Ints
 
     @classmethod
-    def from_counts(cls, counts: Ints, lengths: Ints, heights: Ints) -> tuple[Runs, Ints]:
-        """From the alternating run lengths (background first) of n masks, ``lengths`` (n,) each, and their least."""
-        ends = np.cumsum(counts)
-        bounds = np.concatenate([[0], np.cumsum(lengths)])
-        edge = np.concatenate([[0], ends])
-        filled, least = edge[bounds[1:]] - edge[bounds[:-1]], np.zeros(len(lengths), np.int64)
-        some = np.flatnonzero(lengths)
+    def from_counts(cls, background: Ints, foreground: Ints, pairs: Ints, heights: Ints) -> tuple[Runs, Ints]:
+        """From run lengths in turn, ``pairs`` (n,) of them for each of n masks; and the least run length of each."""
+        first = np.concatenate([[0], np.cumsum(pairs)])
+        some = np.flatnonzero(pairs)
+        starts = first[some]
+        total = np.cumsum(background + foreground)
+        edge = np.concatenate([[0], total])[first]
+        filled = np.diff(edge)
+        total -= np.repeat(edge[:-1], pairs)
+        least, area = np.zeros(len(pairs), np.int64), np.zeros(len(pairs))
+        box = np.zeros((len(pairs), 4), np.int64)
         if len(some):
-            least[some] = np.minimum.reduceat(counts, bounds[some])
-        foreground = np.flatnonzero((np.arange(len(counts)) - np.repeat(bounds[:-1], lengths)) & 1)
-        runs = lengths // 2
-        first = np.concatenate([[0], np.cumsum(runs)])
-        stop = ends[foreground] - np.repeat(edge[bounds[:-1]], runs)
-        start = stop - counts[foreground]
-        total = np.concatenate([[0], np.cumsum(counts[foreground])])
-        height = np.repeat(np.maximum(heights, 1), runs)
-        left, right = start // height, (stop - 1) // height
-        inside = left == right
-        top, bottom = np.where(inside, start - left * height, 0), np.where(inside, stop - left * height, height)
-        box = np.zeros((len(runs), 4), np.int64)
-        some = np.flatnonzero(runs)
+            least[some] = np.minimum.reduceat(np.minimum(background, foreground), starts)
+            area[some] = np.add.reduceat(foreground, starts)
+        stop = total.astype(np.int32)
+        start = stop - foreground.astype(np.int32)
         if len(some):
-            for side, (edges, extreme) in enumerate(
-                ((left, np.minimum), (top, np.minimum), (right + 1, np.maximum), (bottom, np.maximum))
-            ):
-                box[some, side] = extreme.reduceat(edges, first[some])
-        area = np.diff(total[first]).astype(float)
-        return cls(start.astype(np.int32), stop.astype(np.int32), first, area, box, filled), least
+            height = np.repeat(np.maximum(heights, 1).astype(np.int32), pairs)
+            column = start // height * height
+            top, bottom = start - column, stop - column
+            over = bottom > height  # runs that go on in the next column touch both edges
+            top[over], bottom[over] = 0, height[over]
+            none = foreground == 0  # no pixel, no box
+            top[none], bottom[none] = height[none], 0
+            ends = first[1:][some] - 1
+            ends -= none[ends] & (ends > starts)
+            box[some, 0] = start[starts] // height[starts]
+            box[some, 1] = np.minimum.reduceat(top, starts)
+            box[some, 2] = (stop[ends] - 1) // height[ends] + 1
+            box[some, 3] = np.maximum.reduceat(bottom, starts)
+        return cls(start, stop, first, area, box, filled), least
 
     @classmethod
     def join(cls, parts: Sequence[Runs]) -> Runs:

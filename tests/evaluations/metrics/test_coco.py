@@ -1,8 +1,10 @@
 import copy
 import json
+import time
 
 import numpy as np
 import pytest
+import time_coco_metrics
 from chainsight.evaluations.metrics.coco import coco_metrics
 from chainsight.evaluations.metrics.coco_masks import read_runs
 from chainsight.vision.masks import decode_rle, encode_rle, polygons_to_mask
@@ -316,3 +318,16 @@ def test_many_texts_decode_as_one_by_one():
         for start, stop in zip(runs.start[part], runs.stop[part]):
             flat[start:stop] = 1
         np.testing.assert_array_equal(flat.reshape(-1, height).T, masks[k])
+
+
+@pytest.mark.parametrize(
+    ("kind", "seconds"), [("bbox", 1), pytest.param("segm", 2, marks=pytest.mark.slow), ("keypoints", 2)]
+)
+def test_an_input_like_val2017_is_scored_in_seconds(kind, seconds):
+    """A twentieth of it, in the processor's time, with room for a slow one; whole, masks take 11 s (tests/support)."""
+    truth, found = time_coco_metrics.make(kind, images=250, pool=1000)
+    start = time.process_time()
+    metrics = coco_metrics(truth, found, iou_type=kind)
+    assert time.process_time() - start < seconds
+    assert metrics.detections == 25_000
+    assert 0.05 < metrics["AP50"] < 0.5
