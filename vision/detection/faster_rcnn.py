@@ -27,7 +27,7 @@ from .fpn import LastLevelMaxPool, PyramidBackbone
 from .resizing import ShortSideResize
 from .roi import BoxPredictor, RoIHeads, TwoMLPHead, conv_fc_head
 from .rpn import RegionProposalNetwork, RPNHead
-from .targets import truth_of
+from .targets import counted, truth_of
 
 
 class Found(NamedTuple):
@@ -40,6 +40,20 @@ class Found(NamedTuple):
     size: tuple[int, int]
     boxes: np.ndarray
     scores: np.ndarray
+    slots: np.ndarray
+
+
+class Objects(NamedTuple):
+    """The regions of one photo that are learned from as objects.
+
+    They are ``boxes`` (k, 4) in pixels of the network's input, where the photo is ``size`` (height, width); ``rows``
+    (k,) are their objects in the ``sample``, and ``slots`` (k,) the outputs of their classes.
+    """
+
+    sample: Sample
+    size: tuple[int, int]
+    rows: np.ndarray
+    boxes: np.ndarray
     slots: np.ndarray
 
 
@@ -93,10 +107,11 @@ class FasterRCNN(Detector):
         ``rng`` chooses the anchors and regions that are learned from.
         """
         x, sizes = self.resize.batch([sample.image for sample in samples])
-        truths = []
-        for sample, size in zip(samples, sizes):
-            boxes = np.zeros((0, 4), np.float32) if sample.boxes is None else sample.boxes
-            truths.append(truth_of(sample, self.categories, box_ops.scale(boxes, sample.size, size)))
+        boxes = [
+            np.zeros((0, 4), np.float32) if sample.boxes is None else box_ops.scale(sample.boxes, sample.size, size)
+            for sample, size in zip(samples, sizes)
+        ]
+        truths = [truth_of(sample, self.categories, box) for sample, box in zip(samples, boxes)]
         levels = self.backbone(x)
         logits, codes = self.rpn(levels)
         anchors = self.rpn.anchors([level.shape[2:] for level in levels], x.shape[2:])  # type: ignore[misc, arg-type]
@@ -107,8 +122,20 @@ class FasterRCNN(Detector):
             )
             for i, size in enumerate(sizes)
         ]
+        regions = [self.roi_heads.sample(p, t, rng) for p, t in zip(proposals, truths, strict=True)]
         largest = (max(height for height, _ in sizes), max(width for _, width in sizes))
-        return losses | self.roi_heads.losses(levels[:-1], proposals, truths, largest, rng)
+        losses |= self.roi_heads.losses(levels[:-1], regions, truths, largest)
+        objects = [
+            Objects(sample, size, counted(sample, box)[r.matched], r.boxes[: len(r.matched)], r.slots[: len(r.matched)])
+            for sample, size, box, r in zip(samples, sizes, boxes, regions)
+        ]
+        return losses | self.instance_losses(levels[:-1], objects, largest)
+
+    def instance_losses(
+        self, levels: Sequence[Tensor], objects: Sequence[Objects], image_size: tuple[int, int]
+    ) -> dict[str, Tensor]:
+        """The losses of what a subclass finds in each region beside its class and box: here nothing."""
+        return {}
 
 
 PYRAMID_SIZES = [[32], [64], [128], [256], [512]]

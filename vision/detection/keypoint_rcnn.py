@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -17,9 +17,8 @@ from ...weights.torchvision import entry
 from ..categories import Categories
 from ..model import ModelInfo
 from ..results import Detections
-from ..sample import Sample
-from .faster_rcnn import FasterRCNN, published_norm, pyramid_rpn, resnet50_pyramid
-from .roi import BoxPredictor, MultiScaleRoIAlign, RoIHeads, TwoMLPHead
+from .faster_rcnn import FasterRCNN, Objects, published_norm, pyramid_rpn, resnet50_pyramid
+from .roi import BoxPredictor, MultiScaleRoIAlign, RoIHeads, TwoMLPHead, no_loss
 from .towers import conv3x3
 
 KEYPOINTS = 17  # nose, eyes, ears, shoulders, elbows, wrists, hips, knees, ankles: each left, then right
@@ -69,7 +68,7 @@ class KeypointRCNN(FasterRCNN):
     def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Detections:
         found = self.find(image, score_threshold)
         result = self.result(image, found)
-        points = np.zeros((len(found.boxes), KEYPOINTS, 3), np.float32)
+        points = np.zeros((len(found.boxes), self.keypoints, 3), np.float32)
         if len(result):
             heatmaps = self.roi_heads.heatmaps(found.levels, [found.boxes], found.size).numpy()
             for i, (maps, box) in enumerate(zip(heatmaps, found.boxes)):
@@ -77,9 +76,57 @@ class KeypointRCNN(FasterRCNN):
         ratio = np.array(image.shape[1::-1], np.float32) / np.array(found.size[::-1], np.float32)
         return replace(result, keypoints=points * np.array([*ratio, 1], np.float32))
 
-    def losses(self, samples: Sequence[Sample], rng: np.random.Generator) -> dict[str, Tensor]:
-        """Raises NotImplementedError: the losses of Faster R-CNN alone would leave the keypoints as they are."""
-        raise NotImplementedError("KeypointRCNN cannot be trained yet: the loss of its keypoints is missing")
+    @property
+    def keypoints(self) -> int:
+        """How many keypoints an object has."""
+        return self.roi_heads.keypoint_predictor.kps_score_lowres.weight.shape[1]
+
+    def renew_keypoints(self, keypoints: int) -> None:
+        """Make the last layer anew, for another number of keypoints."""
+        channels = self.roi_heads.keypoint_predictor.kps_score_lowres.weight.shape[0]
+        self.roi_heads.keypoint_predictor = KeypointPredictor(channels, keypoints)
+
+    def take_shapes(self, state: Mapping[str, np.ndarray]) -> None:
+        weight = state.get("roi_heads.keypoint_predictor.kps_score_lowres.weight")
+        if weight is not None and weight.shape[1] != self.keypoints:
+            self.renew_keypoints(weight.shape[1])
+
+    def instance_losses(
+        self, levels: Sequence[Tensor], objects: Sequence[Objects], image_size: tuple[int, int]
+    ) -> dict[str, Tensor]:
+        """The cross entropy of the places of all annotated keypoints in all cells of their heat maps (section 5).
+
+        Raises ValueError, naming the sample, where there are objects without keypoints or with another number of them.
+        """
+        targets = np.concatenate([heatmap_cells(found, self.keypoints, 56).ravel() for found in objects])
+        row = np.flatnonzero(targets >= 0)
+        if not len(row):
+            return {"keypoint": no_loss(self.roi_heads.keypoint_head) + no_loss(self.roi_heads.keypoint_predictor)}
+        logits = self.roi_heads.heatmaps(levels, [found.boxes for found in objects], image_size)
+        return {"keypoint": F.softmax_cross_entropy(logits.reshape(len(targets), -1)[row], targets[row])}
+
+
+def heatmap_cells(objects: Objects, keypoints: int, cells: int) -> np.ndarray:
+    """The cell (k, keypoints), counted by rows, that each keypoint of each region lies in.
+
+    -1 for those that are not annotated or lie outside of the region. The right and lower edges belong to it.
+    """
+    sample = objects.sample
+    if len(objects.rows) and (sample.keypoints is None or sample.keypoints.shape[1] != keypoints):
+        got = "a sample without" if sample.keypoints is None else f"{sample.keypoints.shape[1]}"
+        raise ValueError(
+            f"{sample.source or sample.image_id}: expected {keypoints} keypoints of each object, got {got}"
+        )
+    if not len(objects.rows):
+        return np.zeros((0, keypoints), np.int64)
+    points = sample.keypoints[objects.rows]  # type: ignore[index]
+    ratio = np.array(objects.size[::-1], np.float32) / np.array(sample.size[::-1], np.float32)
+    place = points[..., :2] * ratio
+    start, end = objects.boxes[:, None, :2], objects.boxes[:, None, 2:]
+    cell = np.floor((place - start) * (np.float32(cells) / (end - start)))
+    cell = np.where(place == end, cells - 1, cell)
+    annotated = (points[..., 2] > 0) & ((cell >= 0) & (cell < cells)).all(-1)
+    return np.where(annotated, cell[..., 1] * cells + cell[..., 0], -1).astype(np.int64)
 
 
 def peaks(heatmaps: np.ndarray, box: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ...core import Tensor
+from ...core import functions as F
 from ...core.layers import BatchNorm2d, Conv2d, ConvTranspose2d, Module, ReLU, Sequential, init
 from ...weights.entry import WeightsEntry
 from ...weights.loading import TORCHVISION_RENAMES
@@ -16,9 +17,8 @@ from ..categories import Categories
 from ..masks import InstanceMasks
 from ..model import ModelInfo, sigmoid
 from ..results import Detections
-from ..sample import Sample
-from .faster_rcnn import FasterRCNN, published_norm, pyramid_rpn, resnet50_pyramid
-from .roi import BoxPredictor, MultiScaleRoIAlign, RoIHeads, TwoMLPHead, conv_fc_head
+from .faster_rcnn import FasterRCNN, Objects, published_norm, pyramid_rpn, resnet50_pyramid
+from .roi import BoxPredictor, MultiScaleRoIAlign, RoIHeads, TwoMLPHead, conv_fc_head, no_loss
 from .towers import tower
 
 
@@ -71,9 +71,60 @@ class MaskRCNN(FasterRCNN):
             crops = np.zeros((0, 28, 28), np.float32)
         return replace(result, masks=InstanceMasks(crops, result.boxes, result.image_size))
 
-    def losses(self, samples: Sequence[Sample], rng: np.random.Generator) -> dict[str, Tensor]:
-        """Raises NotImplementedError: the losses of Faster R-CNN alone would leave the masks as they are."""
-        raise NotImplementedError("MaskRCNN cannot be trained yet: the loss of its masks is missing")
+    def instance_losses(
+        self, levels: Sequence[Tensor], objects: Sequence[Objects], image_size: tuple[int, int]
+    ) -> dict[str, Tensor]:
+        """The cross entropy of the masks of the true classes (section 3).
+
+        Raises ValueError, naming the sample, where there are objects without masks.
+        """
+        slots = np.concatenate([found.slots for found in objects])
+        targets = np.concatenate([mask_targets(found, 28) for found in objects])
+        if not len(slots):
+            return {"mask": no_loss(self.roi_heads.mask_head) + no_loss(self.roi_heads.mask_predictor)}
+        logits = self.roi_heads.masks(levels, [found.boxes for found in objects], image_size)
+        return {"mask": F.sigmoid_cross_entropy(logits[np.arange(len(slots)), slots], Tensor(targets))}
+
+
+def mask_targets(objects: Objects, cells: int) -> np.ndarray:
+    """What the mask of each region should be: the share of its object in each cell (k, cells, cells).
+
+    That is RoIAlign of the object's mask, resized to the network's input by nearest neighbour, as in torchvision. Both
+    are linear along each axis, so only the part of the original mask that lies in a region is read.
+    """
+    sample = objects.sample
+    if len(objects.rows) and sample.masks is None:
+        raise ValueError(f"{sample.source or sample.image_id}: training masks needs masks, got a sample without")
+    targets = np.zeros((len(objects.rows), cells, cells), np.float32)
+    for target, row, (x0, y0, x1, y1) in zip(targets, objects.rows, objects.boxes):
+        top, down = _line(y0, y1, cells, objects.size[0], sample.size[0])
+        left, right = _line(x0, x1, cells, objects.size[1], sample.size[1])
+        inside = sample.masks[row, top : top + down.shape[1], left : left + right.shape[1]]  # type: ignore[index]
+        target[...] = down @ inside.astype(np.float32) @ right.T
+    return targets
+
+
+def _line(start: np.float32, end: np.float32, cells: int, size: int, pixels: int) -> tuple[int, np.ndarray]:
+    """RoIAlign from start to end along one axis of the network's input, whose ``size`` stands for ``pixels``.
+
+    Returns the first of the pixels that count, and their weights (cells, count) in each cell.
+    """
+    extent = max(end - start, np.float32(1))
+    samples = int(np.ceil(extent / np.float32(cells)))
+    step = (np.arange(samples, dtype=np.float32) + np.float32(0.5)) / np.float32(samples)
+    place = start + (np.arange(cells, dtype=np.float32)[:, None] + step).ravel() * (extent / np.float32(cells))
+    within = (place >= -1) & (place <= size)
+    place = np.clip(place, 0, size - 1)
+    low = place.astype(np.int64)
+    upper = place - low.astype(np.float32)
+    nearest = np.arange(size, dtype=np.float32) * np.float32(pixels / size)
+    near = np.minimum(nearest.astype(np.int64), pixels - 1)
+    first, second = near[low], near[np.minimum(low + 1, size - 1)]
+    weights = np.zeros((cells, second[-1] - first[0] + 1), np.float32)
+    cell = np.repeat(np.arange(cells), samples)
+    np.add.at(weights, (cell, first - first[0]), within * (1 - upper) / np.float32(samples))
+    np.add.at(weights, (cell, second - first[0]), within * upper / np.float32(samples))
+    return int(first[0]), weights
 
 
 def maskrcnn_resnet50_fpn(categories: Categories) -> MaskRCNN:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -83,6 +84,26 @@ class BoxPredictor(Module):
         return self.cls_score(x), self.bbox_pred(x)
 
 
+class Regions(NamedTuple):
+    """What the heads learn from in one image: regions ``boxes`` (r, 4) xyxy in pixels of the network's input.
+
+    The first k belong to the objects ``matched`` (k,), the others to the background; ``slots`` (r,) are the outputs of
+    their classes, 0 for the background.
+    """
+
+    boxes: np.ndarray
+    matched: np.ndarray
+    slots: np.ndarray
+
+
+def no_loss(part: Module) -> Tensor:
+    """0, with a gradient of zeros for every parameter of a part that had nothing to learn from."""
+    total = Tensor(np.float32(0))
+    for parameter in part.parameters():
+        total = total + F.sum(parameter) * 0.0
+    return total
+
+
 class RoIHeads(Module):
     """Classes and refined boxes of proposals."""
 
@@ -120,38 +141,32 @@ class RoIHeads(Module):
         keep = box_ops.batched_nms(boxes, score, column, self.nms_threshold, self.limit)
         return boxes[keep], score[keep], column[keep]
 
-    def sample(
-        self, proposals: np.ndarray, truth: Truth, rng: np.random.Generator
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """512 regions of an image to learn from, a quarter of them objects (section 2.3); objects are proposals too.
-
-        Returns their boxes (r, 4), the objects (k,) that the first k of them belong to, and the classes (r,).
-        """
+    def sample(self, proposals: np.ndarray, truth: Truth, rng: np.random.Generator) -> Regions:
+        """512 regions of an image to learn from, a quarter of them objects (section 2.3); objects are proposals too."""
         regions = np.concatenate([proposals, truth.boxes])
         matches = match(regions, truth, 0.5, 0.5)
         objects, background = sample_balanced(matches, 512, 0.25, rng)
         matched = matches[objects]
         slots = np.concatenate([truth.slots[matched], np.zeros(len(background), np.int64)])
-        return regions[np.concatenate([objects, background])], matched, slots
+        return Regions(regions[np.concatenate([objects, background])], matched, slots)
 
     def losses(
         self,
         levels: Sequence[Tensor],
-        proposals: Sequence[np.ndarray],
+        regions: Sequence[Regions],
         truths: Sequence[Truth],
         image_size: tuple[int, int],
-        rng: np.random.Generator,
     ) -> dict[str, Tensor]:
-        """The losses of the heads on regions sampled from the proposals (r_i, 4) of each image (equation 1)."""
-        sampled = [self.sample(p, t, rng) for p, t in zip(proposals, truths, strict=True)]
-        boxes = [box for box, _, _ in sampled]
-        logits, codes = self(levels, boxes, image_size)
-        slots = np.concatenate([slot for _, _, slot in sampled])
+        """The losses of class and box on what was sampled from each image (equation 1)."""
+        slots = np.concatenate([region.slots for region in regions])
+        if not len(slots):  # crowds everywhere
+            return {"class": no_loss(self.box_head), "box": no_loss(self.box_predictor)}
+        logits, codes = self(levels, [region.boxes for region in regions], image_size)
         wanted = [
-            self.coder.encode(box[: len(matched)], truth.boxes[matched])
-            for (box, matched, _), truth in zip(sampled, truths, strict=True)
+            self.coder.encode(region.boxes[: len(region.matched)], truth.boxes[region.matched])
+            for region, truth in zip(regions, truths, strict=True)
         ]
         row = np.flatnonzero(slots)
         code = codes.reshape(len(slots), -1, 4)[row, slots[row]]
         box = F.smooth_l1_loss(code, Tensor(np.concatenate(wanted)), 1 / 9, "sum")
-        return {"class": F.softmax_cross_entropy(logits, slots), "box": box / max(len(slots), 1)}
+        return {"class": F.softmax_cross_entropy(logits, slots), "box": box / len(slots)}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,9 +49,19 @@ def truth_of(sample: Sample, categories: Categories, boxes: np.ndarray) -> Truth
     if not np.isfinite(boxes).all():
         bad = int(np.flatnonzero(~np.isfinite(boxes).all(1))[0])
         raise ValueError(f"{where}: box {bad} is not finite: {boxes[bad].tolist()}")
-    wide = box_ops.at_least(boxes, LEAST_SIDE)
-    counted = wide & ~sample.ignore
-    return Truth(boxes[counted], categories.slots_of(sample.labels[counted]), boxes[wide & sample.ignore])
+    rows = counted(sample, boxes)
+    regions = boxes[box_ops.at_least(boxes, LEAST_SIDE) & sample.ignore]
+    return Truth(boxes[rows], categories.slots_of(sample.labels[rows]), regions)
+
+
+def counted(sample: Sample, boxes: np.ndarray) -> np.ndarray:
+    """The rows (n,) of a sample's objects that are learned from, which are those of `truth_of`, in that order.
+
+    >>> sample = Sample(np.zeros((8, 8, 3), np.uint8), boxes=np.array([[0, 0, 4, 4], [0, 0, 0, 4], [1, 1, 2, 2.0]]))
+    >>> counted(sample, sample.boxes)
+    array([0, 2])
+    """
+    return np.flatnonzero(box_ops.at_least(boxes, LEAST_SIDE) & ~np.asarray(sample.ignore, bool))
 
 
 def match(anchors: np.ndarray, truth: Truth, high: float, low: float) -> np.ndarray:
@@ -183,3 +194,91 @@ def hardest(losses: np.ndarray, allowed: np.ndarray, count: int) -> np.ndarray:
     """
     index = np.flatnonzero(allowed)
     return index[np.argsort(-losses[index], kind="stable")[:count]]
+
+
+class Claimed(NamedTuple):
+    """The anchors of a batch that belong to objects: ``image`` (k,) and ``anchor`` (k,) say which, ``boxes`` (k, 4) and
+    ``slots`` (k,) are those of their objects."""
+
+    image: np.ndarray
+    anchor: np.ndarray
+    boxes: np.ndarray
+    slots: np.ndarray
+
+
+def claimed(matches: np.ndarray, truths: Sequence[Truth]) -> Claimed:
+    """What the matches (images, anchors) give to the objects of each image.
+
+    >>> objects = Truth(np.array([[0, 0, 4, 4]], np.float32), np.array([7]), np.zeros((0, 4), np.float32))
+    >>> found = claimed(np.array([[-1, 0, -2]]), [objects])
+    >>> found.anchor, found.slots
+    (array([1]), array([7]))
+    """
+    image, anchor = np.nonzero(matches >= 0)
+    of_image = [(t.boxes[m[m >= 0]], t.slots[m[m >= 0]]) for t, m in zip(truths, matches, strict=True)]
+    boxes, slots = (np.concatenate(parts) for parts in zip(*of_image))
+    return Claimed(image, anchor, boxes, slots)
+
+
+def match_centres(cells: Sequence[np.ndarray], truth: Truth, radius: float) -> np.ndarray:
+    """The object of each cell of all levels (n,), by the place of the cell's centre (FCOS, section 3.2).
+
+    ``cells`` are those of each level (n_i, 4), squares of one stride. An object takes the cells whose centres lie in it
+    and, on both axes, less than ``radius`` strides from its middle ("centre sampling"), on the level where the farthest
+    of its sides is between 4 and 8 strides away; the first and last level take the smaller and larger ones too. Where
+    several want a cell, it goes to the smallest.
+
+    >>> objects = Truth(np.array([[0, 0, 24, 24]], np.float32), np.array([1]), np.zeros((0, 4), np.float32))
+    >>> match_centres([np.array([[8, 8, 16, 16], [32, 8, 40, 16]], np.float32)], objects, 1.5)
+    array([ 0, -1])
+    """
+    flat = np.concatenate(cells)
+    matches = np.full(len(flat), BACKGROUND)
+    if len(truth.boxes):
+        stride = flat[:, 2:3] - flat[:, :1]
+        low, high = 4 * stride, 8 * stride
+        low[: len(cells[0])], high[len(flat) - len(cells[-1]) :] = 0, np.inf
+        centres, middles = (box_ops.xyxy_to_cxcywh(b)[:, :2] for b in (flat, truth.boxes))
+        near = np.abs(centres[:, None] - middles).max(-1) < radius * stride
+        distances = box_ops.encode_distances(centres[:, None], truth.boxes)
+        farthest = distances.max(-1)
+        wanted = near & (distances.min(-1) > 0) & (farthest > low) & (farthest < high)
+        taken = wanted.any(1)
+        matches[taken] = np.where(wanted[taken], box_ops.area(truth.boxes), np.inf).argmin(1)
+    return leave_out_ignored(matches, flat, truth.ignored)
+
+
+def dynamic_match(
+    cells: np.ndarray, truth: Truth, boxes: np.ndarray, scores: np.ndarray, radius: float, top: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The object of each cell (n,), by what the network says there, and the IoU of its box with it, else 0 (n,).
+
+    SimOTA (YOLOX, section 2.1) as the official code has it. ``cells`` (n, 4) are squares of one stride, ``boxes``
+    (n, 4) and ``scores`` (n, classes) what is predicted in them. Candidates are the cells whose centre is, on both
+    axes, less than ``radius`` strides from the middle of some object. A pair costs its cross entropy - 3 log IoU, and
+    far more where the cell is another object's candidate. As many cells as the ``top`` greatest IoUs add up to, at
+    least one, go to an object, the cheapest; where several want a cell, it goes to the one that it costs least.
+    """
+    matches, quality = np.full(len(cells), BACKGROUND), np.zeros(len(cells), np.float32)
+    centres, middles = (box_ops.xyxy_to_cxcywh(b)[:, :2] for b in (cells, truth.boxes))
+    near = np.abs(centres - middles[:, None]).max(-1) < radius * (cells[:, 2] - cells[:, 0])
+    candidates = np.flatnonzero(near.any(0))
+    if len(candidates):
+        ious = box_ops.iou(truth.boxes, boxes[candidates])
+        with np.errstate(divide="ignore"):
+            other, right = (np.maximum(np.log(p), -100) for p in (1 - scores[candidates], scores[candidates]))
+        entropy = (other - right)[:, truth.slots].T - other.sum(1)
+        cost = entropy - 3 * np.log(ious + np.float32(1e-8)) + np.where(near[:, candidates], np.float32(0), 1e6)
+        cheapest = _least(cost, top)
+        order = np.argsort(np.take_along_axis(cost, cheapest, 1), 1, kind="stable")
+        counts = np.maximum(np.take_along_axis(ious, _least(-ious, top), 1).sum(1).astype(np.int64), 1)
+        row, rank = np.nonzero(np.arange(order.shape[1]) < counts[:, None])
+        wanted = np.zeros(cost.shape, bool)
+        wanted[row, np.take_along_axis(cheapest, order, 1)[row, rank]] = True
+        several = np.flatnonzero(wanted.sum(0) > 1)
+        wanted[:, several] = False
+        wanted[cost[:, several].argmin(0), several] = True
+        taken = np.flatnonzero(wanted.any(0))
+        objects = wanted[:, taken].argmax(0)
+        matches[candidates[taken]], quality[candidates[taken]] = objects, ious[objects, taken]
+    return leave_out_ignored(matches, cells, truth.ignored), quality

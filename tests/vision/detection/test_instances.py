@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import stored_goldens
-from chainsight.core.layers import init
 from chainsight.vision import models
 from chainsight.vision.categories import Categories
 from chainsight.vision.detection import dense, faster_rcnn, keypoint_rcnn, mask_rcnn
@@ -89,14 +88,6 @@ def test_instances_without_objects(build):
     assert len(found) == 0
     extra = found.masks if found.masks is not None else found.keypoints
     assert len(extra) == 0
-
-
-@pytest.mark.parametrize("build", [mask_rcnn.maskrcnn_resnet50_fpn, keypoint_rcnn.keypointrcnn_resnet50_fpn])
-def test_training_would_forget_a_head_and_is_refused(build):
-    with init.skip_init():
-        model = build(Categories.with_background(["person"]))
-    with pytest.raises(NotImplementedError, match="cannot be trained yet"):
-        model.losses([], np.random.default_rng(0))
 
 
 def test_likely_leaves_out_only_what_is_below():
