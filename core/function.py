@@ -156,17 +156,17 @@ class Function:
             self._record(tensors, outputs)
         return cast("Tensor", tuple(outputs) if several else outputs[0])
 
-    def into(self, out: Sequence[Array], *arrays: Array) -> None:
-        """``forward``, written into arrays that are there."""
-        results = self.forward(*arrays)
-        for target, result in zip(out, results if isinstance(results, tuple) else (results,)):
+    def into(self, count: int, *arrays: Array) -> None:
+        """``forward`` of the arrays after the first ``count``, written into those."""
+        results = self.forward(*arrays[count:])
+        for target, result in zip(arrays, results if isinstance(results, tuple) else (results,)):
             target[...] = result
 
     def _note(self, before: int, values: list[Array], results: Sequence[Array]) -> None:
         """Tell a plan in the making what was done, unless kernels did so, or the results are views of the inputs."""
         views = all(any(np.may_share_memory(r, v) for v in values) for r in results)
         if tape.notes is not None and len(tape.notes.steps) == before and not views:
-            tape.notes.add(partial(self.into, results, *values))
+            tape.notes.add(partial(self.into, len(results)), *results, *values)
 
     def _record(self, tensors: list[Tensor], outputs: list[Tensor]) -> None:
         self.parents = tuple((t.creator or t) if t.requires_grad else None for t in tensors)

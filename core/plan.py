@@ -1,8 +1,9 @@
 """Inference without the Python around it: the kernel calls of one run, repeated on new inputs.
 
 The second time a module gets an input of some shape, its run is noted: every kernel call with the addresses of its
-arrays, every other operation with its output. All arrays stay where they are, so a later run copies the input in and
-makes the same calls again. A plan is used only after it gave, on another input, exactly what the module gives.
+arrays, every other operation with its output. All memory stays where it is, an array lying where an earlier one died,
+so a later run copies the input in and makes the same calls again. A plan is used only after it gave, on another input,
+exactly what the module gives.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .kernels.tape import Notes, noting
 from .layers.module import Module
 from .tensor import Tensor, wrap
 
-LARGEST = 128 << 20  # bytes of arrays; networks that need more do not notice the time that Python takes
+LARGEST = 128 << 20  # bytes of memory; networks that need more do not notice the time that Python takes
 SHAPES = 8  # plans of a module in a thread
 
 
@@ -36,17 +37,15 @@ class Plan:
         self.notes = Notes(LARGEST)
         with noting(self.notes):
             self.output = getattr(module, method)(wrap(self.input))
-        self.good = not self.notes.full
-        if self.good:
-            self._compare(getattr(module, method))
-
-    def _compare(self, call: Callable[[Tensor], Any]) -> None:
-        """Give the plan up unless it repeats the module's computation bit by bit."""
-        other = wrap(self.input[..., ::-1] * np.float32(0.75) + np.float32(0.1))
-        pairs = zip(_flat(self.run(other)), _flat(call(other)), strict=True)
-        self.good = all(np.array_equal(a, b) for a, b in pairs)
+        self.good = not self.notes.full and self._repeats(getattr(module, method))
         if not self.good:
             self.notes, self.output = Notes(0), None
+
+    def _repeats(self, call: Callable[[Tensor], Any]) -> bool:
+        """Whether the plan gives what the module computes, bit by bit."""
+        other = wrap(self.input[..., ::-1] * np.float32(0.75) + np.float32(0.1))
+        pairs = zip(_flat(self.run(other)), _flat(call(other)), strict=True)
+        return all(np.array_equal(a, b) for a, b in pairs)
 
     def is_current(self) -> bool:
         """Whether no module, parameter or number of threads has changed since."""

@@ -11,6 +11,8 @@ import os
 import threading
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -44,15 +46,15 @@ class _Lease(np.ndarray[Any, np.dtype[Any]]):
     """The hidden base of every array of one block: its end is the end of the last view."""
 
     block: _Block
-    pool: Pool
+    returned: deque[_Block]  # the pool's
 
     def __del__(self) -> None:
         # Only an atomic append: this may run inside the garbage collector, while this thread holds the pool's lock.
-        self.pool.returned.append(self.block)
+        self.returned.append(self.block)
 
 
 class Pool:
-    """A thread-safe best-fit cache of memory blocks.
+    """A thread-safe best-fit cache of memory blocks; with ``lasting`` all of them stay until the pool itself dies.
 
     >>> pool = Pool()
     >>> a = pool.empty((1, 64, 56, 56), np.dtype(np.float32)); address = a.ctypes.data
@@ -61,7 +63,8 @@ class Pool:
     True
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lasting: bool = False) -> None:
+        self.lasting = lasting
         self.returned: deque[_Block] = deque()
         self._idle: list[_Block] = []
         self._idle_bytes = self._live_bytes = self._peak_bytes = self._serial = 0
@@ -84,7 +87,7 @@ class Pool:
         else:
             block = self._take(nbytes)
             lease = _Lease((nbytes,), _BYTE, block.memory)
-            lease.block, lease.pool = block, self
+            lease.block, lease.returned = block, self.returned
             array = np.ndarray(order, kind, lease)
         return array.transpose(0, 3, 1, 2) if len(shape) == 4 else array
 
@@ -124,7 +127,7 @@ class Pool:
 
     def _shrink(self, allowed: int) -> None:
         """Give the longest unused blocks back until live and idle blocks together fit ``allowed`` bytes."""
-        while self._idle and self._live_bytes + self._idle_bytes > allowed:
+        while not self.lasting and self._idle and self._live_bytes + self._idle_bytes > allowed:
             oldest = min(range(len(self._idle)), key=lambda i: self._idle[i].serial)
             self._idle_bytes -= self._idle.pop(oldest).nbytes
 
@@ -142,8 +145,39 @@ class Pool:
             self._collect()
             return self._live_bytes, self._idle_bytes
 
+    def alias(self, array: Any) -> Any:
+        """The same memory without the claim to it, if it is this pool's: another array may get it once all are dead."""
+        lease = array
+        while isinstance(lease, np.ndarray) and not isinstance(lease, _Lease):
+            lease = lease.base
+        if not isinstance(lease, _Lease) or lease.returned is not self.returned:
+            return array
+        offset = array.ctypes.data - lease.ctypes.data
+        return np.ndarray(array.shape, array.dtype, lease.block.memory, offset, array.strides)
+
 
 _POOL = Pool()
-empty = _POOL.empty
 trim = _POOL.trim
 usage = _POOL.usage
+
+
+class _Current(threading.local):
+    pool = _POOL
+
+
+_current = _Current()
+
+
+def empty(shape: tuple[int, ...], dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+    """An uninitialised array from this thread's pool; see ``Pool.empty``."""
+    return _current.pool.empty(shape, dtype)
+
+
+@contextmanager
+def using(pool: Pool) -> Iterator[None]:
+    """Take the memory of this thread from a pool of its own here."""
+    before, _current.pool = _current.pool, pool
+    try:
+        yield
+    finally:
+        _current.pool = before

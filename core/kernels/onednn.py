@@ -303,7 +303,8 @@ class _Program:
             tape.notes.add(partial(self.run_at, addresses), *arrays)
         self.run_at(addresses)
 
-    def run_at(self, addresses: list[int]) -> None:
+    def run_at(self, addresses: list[int], *_: Any) -> None:
+        """Run on what lies at these addresses (in the arrays after them, which nobody reads here)."""
         if self.scratch:
             addresses = [*addresses, self.thread.scratch_address]
         if addresses != self.last:

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 from . import memory
 
 
 class Notes:
-    """The calls of a run in order, and the arrays they need; ``full`` once these hold more than ``limit`` bytes."""
+    """The calls of a run in order, and the memory of its arrays; ``full`` once this is more than ``limit`` bytes.
+
+    Arrays that follow one another in the same memory do so again when the calls are repeated.
+    """
 
     def __init__(self, limit: int) -> None:
         self.steps: list[Callable[[], Any]] = []
-        self.arrays: list[Any] = []
-        self.limit = memory.usage()[0] + limit
+        self.pool = memory.Pool(lasting=True)
+        self.limit = limit
         self.full = False
 
-    def add(self, step: Callable[[], Any], *arrays: Any) -> None:
-        """Note a call; its arrays are kept where they are."""
-        if self.full or memory.usage()[0] > self.limit:
-            self.full = True
-            self.steps, self.arrays = [], []
+    def add(self, step: Callable[..., Any], *arrays: Any) -> None:
+        """Note the call of ``step`` with these arrays, which stay where they are."""
+        if self.full or sum(self.pool.usage()) > self.limit:
+            self.full, self.steps = True, []
         else:
-            self.steps.append(step)
-            self.arrays.append(arrays)
+            self.steps.append(partial(step, *map(self.pool.alias, arrays)))
 
 
 class _Tape(threading.local):
@@ -43,6 +45,7 @@ def noting(notes: Notes | None) -> Iterator[None]:
     """In this block the operations of this thread are noted there, or nowhere: what is one step as a whole."""
     before, tape.notes = tape.notes, notes
     try:
-        yield
+        with nullcontext() if notes is None else memory.using(notes.pool):
+            yield
     finally:
         tape.notes = before

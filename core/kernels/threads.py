@@ -48,7 +48,7 @@ def blockwise(work: Callable[..., None], *arrays: Any) -> None:
     True
     """
     if tape.notes is not None:
-        tape.notes.add(partial(blockwise, work, *arrays))
+        tape.notes.add(partial(blockwise, work), *arrays)
     flat = [a.reshape(-1) for a in arrays if isinstance(a, np.ndarray) and a.flags.c_contiguous]
     if len(flat) < len(arrays):
         turned = [a.transpose(0, 2, 3, 1) for a in arrays if isinstance(a, np.ndarray) and a.ndim == 4]

@@ -8,7 +8,6 @@ channels) matrices, and transformed to 4x4 outputs. A few rows of tiles at a tim
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,7 +63,7 @@ class Winograd:
         n, _, height, width = x.shape
         y = memory.empty((n, self.w.shape[2], height, width)) if out is None else out
         if tape.notes is not None:
-            tape.notes.add(partial(self, x, y))
+            tape.notes.add(self, x, y)
         source, target = x.transpose(0, 2, 3, 1), y.transpose(0, 2, 3, 1)
         across, down = -(-width // _OUT), -(-height // _OUT)
         step = max(1, _BLOCK // across)

@@ -190,6 +190,15 @@ def test_large_networks_are_not_planned(net, monkeypatch):
     assert [p.good for p in made(net)] == [False]
 
 
+def test_memory_is_used_again_within_a_plan():
+    net = Sequential(*(layer for _ in range(10) for layer in (Conv2d(16, 16, 3, padding=1), ReLU()))).eval()
+    for seed in range(3):
+        check(net, Tensor(np.random.default_rng(seed).standard_normal((1, 16, 64, 64)).astype(np.float32)))
+    (plan,) = made(net)
+    assert plan.good
+    assert sum(plan.notes.pool.usage()) <= 3 * 16 * 64 * 64 * 4
+
+
 def test_plans_go_with_their_module():
     net = Net().eval()
     warm(net)

@@ -8,7 +8,7 @@ import threading
 
 import numpy as np
 import pytest
-from chainsight.core.kernels.memory import SMALL, Pool
+from chainsight.core.kernels.memory import SMALL, Pool, empty, using
 
 SHAPE = (1, 64, 32, 32)  # 256 KiB of float32
 
@@ -123,3 +123,33 @@ print(used.max(), idle.ctypes.data == address, idle.max())
 def test_a_forked_child_has_its_own_copy():
     run = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["1.0", "True", "0.0"]
+
+
+def test_a_lasting_pool_keeps_what_its_arrays_left():
+    pool = Pool(lasting=True)
+    with using(pool):
+        a = empty((64 << 20,), np.uint8)
+        thread = threading.Thread(target=lambda: empty(SHAPE))
+        thread.start()
+        thread.join()
+    assert pool.usage() == (64 << 20, 0)  # other threads take theirs elsewhere
+    del a
+    for megabytes in (200, 600):  # an ordinary pool would give the smaller ones back
+        pool.empty((megabytes << 20,), np.uint8)
+    assert pool.usage() == (0, 864 << 20)
+
+
+def test_an_alias_sees_the_memory_and_lets_it_go():
+    pool, other = Pool(lasting=True), np.arange(4.0)
+    a = pool.empty(SHAPE)
+    a[...] = 1
+    part = a[:, 3:7, ::2]
+    alias = pool.alias(part)
+    assert alias.shape == part.shape
+    assert alias.strides == part.strides
+    alias[0, 1, 2, 3] = 5
+    assert a[0, 4, 4, 3] == 5
+    assert pool.alias(other) is other
+    assert Pool().alias(a) is a
+    del a, part
+    assert pool.usage() == (0, 256 * 1024)
