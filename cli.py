@@ -95,7 +95,12 @@ def _parser() -> argparse.ArgumentParser:
         "--score", type=_score, metavar="S", help="least score that counts (as in the published evaluation)"
     )
     evaluate.add_argument(
-        "--max-detections", type=_count, default=100, metavar="N", help="the best N of each image and class (100)"
+        "--iou-type",
+        choices=("bbox", "segm", "keypoints"),
+        help="compare boxes, masks or keypoints with ANNOTATIONS.json (what the model is made for)",
+    )
+    evaluate.add_argument(
+        "--max-detections", type=_count, metavar="N", help="the best N of each image and class (100; keypoints 20)"
     )
     evaluate.add_argument("--limit", type=_count, metavar="N", help="only the first so many images")
     evaluate.add_argument("--json", type=Path, metavar="FILE", help="write figures, settings and versions here")
@@ -257,38 +262,47 @@ def _free_path(folder: Path, source: str, taken: set[str], originals: set[str]) 
 
 
 def _evaluate(options: argparse.Namespace) -> int:
+    from .evaluations.on_coco import IOU_TYPES
     from .vision.model import Detector
+    from .vision.models import MODELS
 
     _prepare("--json", options.json, folder=False)
     _prepare("--resume", options.resume, folder=False)
     _prepare("--report", options.report, folder=True)
     model = _load(options)
     shared = {"limit": options.limit, "weights": options.weights, "resume": options.resume}
+    dataset = None
     if isinstance(model, Detector) and options.data.endswith(".json"):
         from .evaluations.on_coco import evaluate_detector
 
         images = options.images or Path(options.data).parent
+        task = MODELS[model.name].task if model.name in MODELS else ""
         evaluation = evaluate_detector(
             model,
             options.data,
             images,
+            iou_type=options.iou_type or IOU_TYPES.get(task, "bbox"),
             score_threshold=options.score,
             max_detections=options.max_detections,
             **shared,
         )
-    elif options.report:
-        raise ValueError("--report needs COCO's ANNOTATIONS.json as --data")
     else:
+        from .datasets import open as open_dataset
         from .evaluating import evaluate
 
-        evaluation = evaluate(model, options.data, score_threshold=options.score, **shared)
+        dataset = open_dataset(options.data)
+        evaluation = evaluate(model, dataset, score_threshold=options.score, **shared)
     print(evaluation)  # first of all: no trouble with a file may cost the figures
     if options.json:
         evaluation.save(options.json)
     if options.report:
-        from .evaluations.report import write_report
+        from .evaluations.report import write_dataset_report, write_report
 
-        print(f"report: {write_report(options.report, evaluation, options.data, images)}")
+        if dataset is None:
+            page = write_report(options.report, evaluation, options.data, images)
+        else:
+            page = write_dataset_report(options.report, evaluation, dataset, model)
+        print(f"report: {page}")
     return 1 if evaluation.failures else 0
 
 

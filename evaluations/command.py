@@ -21,6 +21,9 @@ def parser(script: str, description: str) -> argparse.ArgumentParser:
     options.add_argument("--limit", type=int, help="evaluate only the first so many images")
     options.add_argument("--resume", type=Path, metavar="FILE", help="keep finished images here and go on from there")
     options.add_argument("--json", type=Path, metavar="FILE", help="write figures, settings, versions and hashes here")
+    options.add_argument(
+        "--report", type=Path, metavar="DIR", help="write a page with curves, tables and pictures here"
+    )
     return options
 
 
@@ -41,19 +44,37 @@ def open_data(options: argparse.Namespace) -> Any:
     return open_dataset(options.data)
 
 
-def finish(evaluate: Callable[[Any, argparse.Namespace], Evaluation], options: argparse.Namespace) -> int:
-    """Load the model, evaluate, print and write; 0: all went well, 1: some image failed, 2: nothing came of it."""
+Report = Callable[[Path, Any, Evaluation], Path]
+
+
+def finish(
+    evaluate: Callable[[Any, argparse.Namespace], tuple[Evaluation, Report]], options: argparse.Namespace
+) -> int:
+    """Load the model, evaluate, print and write; 0: all went well, 1: some image failed, 2: nothing came of it.
+
+    ``evaluate`` also gives what writes the page of its kind into a folder.
+    """
     from ..vision.models import load
 
     try:
-        evaluation = evaluate(load(options.model, weights=options.weights), options)
+        model = load(options.model, weights=options.weights)
+        evaluation, report = evaluate(model, options)
+        print(evaluation)
+        if options.json:
+            evaluation.save(options.json)
+        if options.report:
+            print(f"report: {report(options.report, model, evaluation)}")
     except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(evaluation)
-    if options.json:
-        evaluation.save(options.json)
     return 1 if evaluation.failures else 0
+
+
+def dataset_report(data: Any) -> Report:
+    """Writes the page of an evaluation on a data set of any format."""
+    from .report import write_dataset_report
+
+    return lambda folder, model, evaluation: write_dataset_report(folder, evaluation, data, model)
 
 
 def run_coco(iou_type: IouType, script: str, arguments: Sequence[str] | None) -> int:
@@ -63,11 +84,10 @@ def run_coco(iou_type: IouType, script: str, arguments: Sequence[str] | None) ->
     options.add_argument("--data", type=Path, required=True, metavar="ANNOTATIONS.json")
     options.add_argument("--images", type=Path, required=True, metavar="DIR")
     options.add_argument("--max-detections", type=int, help="per image and category (100; keypoints 20)")
-    options.add_argument(
-        "--report", type=Path, metavar="DIR", help="write a page with curves, tables and pictures here"
-    )
 
-    def evaluate(model: Any, given: argparse.Namespace) -> Evaluation:
+    def evaluate(model: Any, given: argparse.Namespace) -> tuple[Evaluation, Report]:
+        from .report import write_report
+
         evaluation = evaluate_detector(
             model,
             given.data,
@@ -79,10 +99,6 @@ def run_coco(iou_type: IouType, script: str, arguments: Sequence[str] | None) ->
             weights=given.weights,
             resume=given.resume,
         )
-        if given.report:
-            from .report import write_report
-
-            print(f"report: {write_report(given.report, evaluation, given.data, given.images)}")
-        return evaluation
+        return evaluation, lambda folder, _, found: write_report(folder, found, given.data, given.images)
 
     return finish(evaluate, options.parse_args(arguments))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .command import add_data, finish, open_data, parser
+from .command import Report, add_data, dataset_report, finish, open_data, parser
 from .metrics import TopKAccuracy
 from .runner import Evaluation, Key, category_names, check_options, describe_weights, model_name, published, run
 
@@ -38,19 +38,20 @@ def evaluate_classifier(
     check_options(limit)
     labels = match_classes(category_names(model), dataset.categories, dataset.name)
 
-    def predict(key: Key) -> list[int]:
-        """Rank of the true class: how many of the others come before it."""
+    def predict(key: Key) -> list[float]:
+        """True class; its rank, how many of the others come before it; the best class and its probability."""
         one = dataset.annotations(int(key))
         scores = np.asarray(model.predict(one.path).probabilities, float)
         best = np.argsort(-scores, kind="stable")
-        return [int(np.flatnonzero(best == labels[one.label])[0])]
+        rank = int(np.flatnonzero(best == labels[one.label])[0])
+        return [labels[one.label], rank, int(best[0]), float(scores[best[0]])]
 
     described = describe_weights(model, weights)
     settings = {"data": dataset.name, "limit": limit}
     identity = settings | {"source": str(dataset.source), "model": model_name(model), "weights": described}
     result = run(list(range(len(dataset)))[:limit], predict, settings=identity, resume=resume, progress=progress)
     metrics = TopKAccuracy((1, min(5, len(category_names(model)))))
-    metrics.add_ranks([rank for record in result.records.values() for rank in record])
+    metrics.add_ranks([record[1] for record in result.records.values()])
     return Evaluation(
         task="classification",
         metrics=metrics,
@@ -61,6 +62,8 @@ def evaluate_classifier(
         images_per_second=result.images_per_second,
         published=published(model, PUBLISHED, DATA),
         published_on=DATA,
+        predictions=list(result.records.values()),
+        indices=[int(key) for key in result.records],
         failures={dataset.annotations(int(key)).image_id: reason for key, reason in result.failures.items()},
     )
 
@@ -84,9 +87,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser("imagenet", "Top-1 and top-5 accuracy on a folder of class folders, beside the published figures.")
     add_data(options)
 
-    def evaluate(model: Any, given: argparse.Namespace) -> Evaluation:
+    def evaluate(model: Any, given: argparse.Namespace) -> tuple[Evaluation, Report]:
         data = open_data(given)
-        return evaluate_classifier(model, data, limit=given.limit, weights=given.weights, resume=given.resume)
+        evaluation = evaluate_classifier(model, data, limit=given.limit, weights=given.weights, resume=given.resume)
+        return evaluation, dataset_report(data)
 
     return finish(evaluate, options.parse_args(arguments))
 

@@ -30,6 +30,7 @@ TASKS: dict[IouType, str] = {
     "segm": "instance segmentation",
     "keypoints": "keypoint detection",
 }
+IOU_TYPES: dict[str, IouType] = {"instance segmentation": "segm", "keypoint detection": "keypoints"}  # by task
 PUBLISHED: dict[IouType, dict[str, str]] = {
     "bbox": {"box AP": "AP", "box AP50": "AP50", "box AP75": "AP75"},
     "segm": {"mask AP": "AP", "mask AP50": "AP50", "mask AP75": "AP75"},

@@ -84,4 +84,5 @@ def evaluate_boxes(
         failures={truths[int(key)].image_id: reason for key, reason in result.failures.items()},
         notes=notes,
         predictions=found,
+        indices=[int(key) for key in result.records],
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from .metrics import CocoMetrics, ScoreCurves
+from .metrics import CocoMetrics, ScoreCurves, VocMetrics
 from .metrics.matching import Floats, Ints
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.
@@ -28,19 +28,26 @@ class Line:
     width: int = 1
 
 
-def precision_recall_plot(metrics: CocoMetrics, iou: float = 0.5) -> Image.Image:
-    """Precision over recall at one IoU threshold: each category, and their mean in bold."""
-    at = int(np.abs(metrics.iou_thresholds - iou).argmin())
-    precision = metrics.precision[at, :, :, 0].T
-    values = precision.mean(1)
-    return _curves(
-        list(metrics.categories),
-        metrics.recall_thresholds,
-        np.where(precision < 0, np.nan, precision),
-        values,
-        f"Precision and recall at IoU {metrics.iou_thresholds[at]:.2f}",
-        ("recall", "precision"),
-    )
+def precision_recall_plot(metrics: CocoMetrics | VocMetrics, iou: float = 0.5) -> Image.Image:
+    """Precision over recall at one IoU threshold: each category, and their mean in bold.
+
+    The precision is the highest at that recall or more; VOC's metric has one threshold, whatever ``iou`` says.
+    """
+    if isinstance(metrics, VocMetrics):
+        recall, iou = np.linspace(0, 1, 101), metrics.iou_threshold
+        precision = np.full((len(metrics.categories), len(recall)), np.nan)
+        for k in np.flatnonzero(~np.isnan(metrics.average_precision)):
+            envelope = np.append(np.maximum.accumulate(metrics.precision[k][::-1])[::-1], 0)
+            precision[k] = envelope[np.searchsorted(metrics.recall[k], recall)]
+        values = metrics.average_precision
+    else:
+        at = int(np.abs(metrics.iou_thresholds - iou).argmin())
+        recall, iou = metrics.recall_thresholds, float(metrics.iou_thresholds[at])
+        precision = metrics.precision[at, :, :, 0].T
+        values, precision = precision.mean(1), np.where(precision < 0, np.nan, precision)
+    overlap = "OKS" if isinstance(metrics, CocoMetrics) and metrics.iou_type == "keypoints" else "IoU"
+    title = f"Precision and recall at {overlap} {iou:.2f}"
+    return _curves(list(metrics.categories), recall, precision, values, title, ("recall", "precision"))
 
 
 def f1_plot(curves: ScoreCurves) -> Image.Image:
@@ -57,29 +64,33 @@ def f1_plot(curves: ScoreCurves) -> Image.Image:
 
 
 def confusion_plot(counts: Ints, names: Sequence[str]) -> Image.Image:
-    """Shares of each true class (row) by predicted class; the last row is background found, the last column missed.
+    """Shares of each true class (row) by predicted class (column), (K, K) or (K + 1, K + 1).
 
-    Classes that neither occur nor are predicted are left out.
+    In the larger one the last row is background found as something, the last column objects missed. Classes that
+    neither occur nor are predicted are left out.
     """
-    used = np.append((counts[:-1].sum(1) + counts[:, :-1].sum(0)) > 0, True)
+    extra = len(counts) - len(names)
+    used = np.append((counts.sum(1) + counts.sum(0))[: len(names)] > 0, np.ones(extra, bool))
     shown = counts[used][:, used]
     labels = [name for name, use in zip(names, used) if use]
-    rows, columns = [*labels, "background"], [*labels, "missed"]
+    rows, columns = [*labels, *["background"] * extra], [*labels, *["missed"] * extra]
     n = len(rows)
-    cell = 46 if n <= 8 else 34 if n <= 20 else 15
-    size = 13 if n <= 20 else 10
-    left = int(max(_width(row, size) for row in rows)) + 34
-    top = int(max(_width(column, size) for column in columns)) + 46
-    title = "Confusion: true class (rows) by predicted class (columns), % of the row"
+    cell = 46 if n <= 8 else 34 if n <= 20 else 16 if n <= 40 else 9 if n <= 120 else max(1, 900 // n)
+    size = 13 if n <= 20 else 10 if n <= 40 else 8
+    named = cell >= 9  # names of lower rows would lie on each other
+    left = int(max((_width(row, size) for row in rows), default=0) if named else 0) + 34
+    top = int(max((_width(column, size) for column in columns), default=0) if named else 0) + 46
+    title = "True class (rows) by predicted class (columns), % of the row"
     canvas = _Canvas(max(left + n * cell, int(_width(title, 15))) + 24, top + n * cell + 16)
     canvas.text((12, 10), title, 15)
     share = shown / np.maximum(shown.sum(1, keepdims=True), 1)
     for i in range(n):
-        canvas.text((left - 6, top + (i + 0.5) * cell), rows[i], size, anchor="rm")
-        canvas.upright((left + (i + 0.5) * cell, top - 6), columns[i], size)
+        if named:
+            canvas.text((left - 6, top + (i + 0.5) * cell), rows[i], size, anchor="rm")
+            canvas.upright((left + (i + 0.5) * cell, top - 6), columns[i], size)
         for j in range(n):
             x, y = left + j * cell, top + i * cell
-            canvas.rectangle((x, y, x + cell - 1, y + cell - 1), _shade(float(share[i, j])))
+            canvas.rectangle((x, y, x + cell - (cell > 2), y + cell - (cell > 2)), _shade(float(share[i, j])))
             if cell >= 30 and shown[i, j]:
                 colour = "white" if share[i, j] > 0.55 else INK
                 percent = round(100 * share[i, j])

@@ -48,6 +48,7 @@ class Evaluation:
     - ``metrics``: the figures; ``published``: those of the weights' publisher under the same names, in the same unit.
     - ``image_ids``: which images were scored; ``failures``: why the others were not, by image.
     - ``predictions``: the records the metrics were computed from, such as COCO's results list.
+    - ``indices``: which images of a data set were scored, in the order of ``predictions``.
     """
 
     task: str
@@ -62,6 +63,7 @@ class Evaluation:
     failures: Mapping[Key, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
     predictions: Any = None
+    indices: Sequence[int] = ()
 
     @property
     def images(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .command import add_data, finish, open_data, parser
+from .command import Report, add_data, dataset_report, finish, open_data, parser
 from .metrics import SemanticMetrics
 from .runner import Evaluation, Key, category_names, check_options, describe_weights, model_name, published, run
 
@@ -60,9 +60,7 @@ def evaluate_semantic(
     result = run(list(range(len(dataset)))[:limit], predict, settings=identity, resume=resume, progress=progress)
     metrics = SemanticMetrics(names, ignore_index)
     for record in result.records.values():
-        for row, column, count in record:
-            metrics.confusion[row, column] += count
-        metrics.images += 1
+        metrics.add_counts(record)
     return Evaluation(
         task="semantic segmentation",
         metrics=metrics,
@@ -73,6 +71,8 @@ def evaluate_semantic(
         images_per_second=result.images_per_second,
         published=published(model, PUBLISHED, DATA),
         published_on=DATA,
+        predictions=list(result.records.values()),
+        indices=[int(key) for key in result.records],
         failures={dataset.annotations(int(key)).image_id: reason for key, reason in result.failures.items()},
     )
 
@@ -82,9 +82,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser("semantic_segmentation", "Mean IoU, pixel and class accuracy, beside the published figures.")
     add_data(options)
 
-    def evaluate(model: Any, given: argparse.Namespace) -> Evaluation:
+    def evaluate(model: Any, given: argparse.Namespace) -> tuple[Evaluation, Report]:
         data = open_data(given)
-        return evaluate_semantic(model, data, limit=given.limit, weights=given.weights, resume=given.resume)
+        evaluation = evaluate_semantic(model, data, limit=given.limit, weights=given.weights, resume=given.resume)
+        return evaluation, dataset_report(data)
 
     return finish(evaluate, options.parse_args(arguments))
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .command import add_data, add_threshold, finish, open_data, parser
+from .command import Report, add_data, add_threshold, dataset_report, finish, open_data, parser
 from .on_dataset import evaluate_boxes
 from .runner import Evaluation
 
@@ -19,10 +19,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_data(options)
     options.add_argument("--method", choices=("area", "11 points"), default="11 points", help="VOC 2007: 11 points")
 
-    def evaluate(model: Any, given: argparse.Namespace) -> Evaluation:
-        return evaluate_boxes(
+    def evaluate(model: Any, given: argparse.Namespace) -> tuple[Evaluation, Report]:
+        data = open_data(given)
+        evaluation = evaluate_boxes(
             model,
-            open_data(given),
+            data,
             metric="voc",
             score_threshold=given.score,
             method=given.method,
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             weights=given.weights,
             resume=given.resume,
         )
+        return evaluation, dataset_report(data)
 
     return finish(evaluate, options.parse_args(arguments))
 

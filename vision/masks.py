@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from .boxes import scale
+
 _ROWS_AT_ONCE = 256
 _FARTHEST = 1e6
 
@@ -241,6 +243,10 @@ class InstanceMasks:
     def __iter__(self) -> Iterator[np.ndarray]:
         return (self.binary(i) for i in range(len(self)))
 
+    def resized(self, image_size: tuple[int, int]) -> InstanceMasks:
+        """The masks for the same image at another size (height, width)."""
+        return InstanceMasks(self.crops, scale(self.boxes, self.image_size, image_size), image_size)
+
     def probabilities(self, index: int) -> np.ndarray:
         """Object ``index`` as probabilities (height, width) float32, 0 outside its box."""
         full = np.zeros(self.image_size, np.float32)
@@ -315,6 +321,67 @@ class InstanceMasks:
             bottom = min(top + _ROWS_AT_ONCE, rows.stop)
             left = _interpolation(len(padded), max(y2 - y1 + 1, 1), top - y1, bottom - y1)
             yield slice(top, bottom), (left @ padded) @ right
+
+
+@dataclass(frozen=True)
+class PixelMasks:
+    """Masks of n objects as pixels of the whole image, (n, height, width) bool: annotations, or few on a small image.
+
+    They do what `InstanceMasks` do.
+
+    >>> masks = PixelMasks(np.array([[[0, 1, 1], [0, 0, 1]]]))
+    >>> masks.place(0), masks.window(0).tolist(), masks.areas()
+    ((slice(0, 2, None), slice(1, 3, None)), [[True, True], [False, True]], array([3]))
+    """
+
+    pixels: np.ndarray
+
+    def __post_init__(self) -> None:
+        pixels = np.asarray(self.pixels)
+        if pixels.ndim != 3:
+            raise ValueError(f"expected masks (n, height, width), got {pixels.shape}")
+        object.__setattr__(self, "pixels", pixels.astype(bool, copy=False))
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        return self.pixels.shape[1], self.pixels.shape[2]
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, keep: slice | np.ndarray) -> PixelMasks:
+        return PixelMasks(self.pixels[keep])
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return iter(self.pixels)
+
+    def resized(self, image_size: tuple[int, int]) -> PixelMasks:
+        """The masks for the same image at another size (height, width); each pixel is that of its centre."""
+        rows, columns = ((np.arange(to) * 2 + 1) * side // (2 * to) for side, to in zip(self.image_size, image_size))
+        return PixelMasks(self.pixels[:, rows[:, None], columns])
+
+    def binary(self, index: int) -> np.ndarray:
+        """Object ``index`` as a mask (height, width) bool."""
+        return np.asarray(self.pixels[index])
+
+    def place(self, index: int) -> tuple[slice, slice]:
+        """Rows and columns of the image that object ``index`` covers."""
+        rows, columns = (np.flatnonzero(self.pixels[index].any(axis)) for axis in (1, 0))
+        if not len(rows):
+            return slice(0, 0), slice(0, 0)
+        return slice(int(rows[0]), int(rows[-1]) + 1), slice(int(columns[0]), int(columns[-1]) + 1)
+
+    def window(self, index: int) -> np.ndarray:
+        """The mask of object ``index``, bool, in its :meth:`place` only."""
+        return np.asarray(self.pixels[index][self.place(index)])
+
+    def to_rle(self) -> list[dict[str, Any]]:
+        """COCO's compressed run lengths of every object."""
+        return [encode_rle(mask) for mask in self.pixels]
+
+    def areas(self) -> np.ndarray:
+        """Pixels (n,) int64 of every object."""
+        return np.count_nonzero(self.pixels, axis=(1, 2)).astype(np.int64)
 
 
 def _interpolation(size: int, to_size: int, start: int, stop: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from . import boxes as box_ops
 from .categories import label_of
 from .draw import draw_detections, draw_segmentation
 from .image import Source, read_image, write_image
-from .masks import InstanceMasks, encode_rle
+from .masks import InstanceMasks, PixelMasks, encode_rle
 
 _ROWS_SHOWN = 12
 _SMALLEST_PICTURE, _LARGEST_IN_NOTEBOOK = 320, 1024
@@ -75,12 +75,12 @@ class _Picture:
             pixels = cv2.resize(
                 pixels, (max(1, round(width * ratio)), max(1, round(height * ratio))), interpolation=cv2.INTER_AREA
             )
-        return self._resized(pixels.shape[0], pixels.shape[1])._paint(pixels)
+        return self.resized(pixels.shape[:2])._paint(pixels)
 
     def _paint(self, pixels: np.ndarray) -> np.ndarray:
         raise NotImplementedError
 
-    def _resized(self, height: int, width: int) -> _Picture:
+    def resized(self, image_size: tuple[int, int]) -> _Picture:
         raise NotImplementedError
 
 
@@ -93,7 +93,7 @@ class Detection:
     label: int
     name: str
     category_id: int
-    _masks: InstanceMasks | None = None
+    _masks: InstanceMasks | PixelMasks | None = None
     keypoints: np.ndarray | None = None
 
     @property
@@ -135,7 +135,7 @@ class Detections(_Picture):
     categories: tuple[str, ...]
     image_size: tuple[int, int]
     category_ids: tuple[int, ...] | None = None
-    masks: InstanceMasks | None = None
+    masks: InstanceMasks | PixelMasks | None = None
     keypoints: np.ndarray | None = None
     image: Source | None = None
 
@@ -286,20 +286,23 @@ class Detections(_Picture):
     def _paint(self, pixels: np.ndarray) -> np.ndarray:
         return draw_detections(pixels, self)
 
-    def _resized(self, height: int, width: int) -> Detections:
-        size = (height, width)
+    def resized(self, image_size: tuple[int, int]) -> Detections:
+        """The same objects on the same image at another size (height, width), without the image.
+
+        >>> Detections([[1, 2, 3, 4]], [0.5], [0], ("cat",), (10, 10)).resized((20, 30)).boxes
+        array([[3., 4., 9., 8.]], dtype=float32)
+        """
+        size = (int(image_size[0]), int(image_size[1]))
         if size == self.image_size:
             return self
-        x, y = width / self.image_size[1], height / self.image_size[0]
-        masks = self.masks
-        if masks is not None:
-            masks = InstanceMasks(masks.crops, box_ops.scale(masks.boxes, self.image_size, size), size)
+        x, y = size[1] / self.image_size[1], size[0] / self.image_size[0]
         return replace(
             self,
             boxes=box_ops.scale(self.boxes, self.image_size, size),
             image_size=size,
-            masks=masks,
+            masks=None if self.masks is None else self.masks.resized(size),
             keypoints=None if self.keypoints is None else self.keypoints * np.array([x, y, 1], np.float32),
+            image=None,
         )
 
 
@@ -387,9 +390,9 @@ class SegmentationMap(_Picture):
     def _paint(self, pixels: np.ndarray) -> np.ndarray:
         return draw_segmentation(pixels, self.labels, self.categories)
 
-    def _resized(self, height: int, width: int) -> SegmentationMap:
-        rows = np.arange(height) * self.image_size[0] // height
-        columns = np.arange(width) * self.image_size[1] // width
+    def resized(self, image_size: tuple[int, int]) -> SegmentationMap:
+        """The labels for the same image at another size (height, width), without the image."""
+        rows, columns = (np.arange(to) * side // to for side, to in zip(self.image_size, image_size))
         return SegmentationMap(self.labels[rows[:, None], columns], self.categories)
 
 

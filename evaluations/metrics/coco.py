@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -168,6 +168,57 @@ def coco_metrics(
     annotations = [entry for entry in data["annotations"] if entry["image_id"] in image_index]
     results = [entry for entry in results if entry["image_id"] in image_index]
 
+    compared = compare(
+        iou_type, data, annotations, results, thresholds.min(), keypoint_sigmas, (truth_name, found_name)
+    )
+    return _score(
+        Truth(
+            image=np.array([image_index[entry["image_id"]] for entry in annotations], np.int64),
+            category=np.array([category_index[entry["category_id"]] for entry in annotations], np.int64),
+            area=compared.truth_area,
+            ignore=compared.ignore,
+            crowd=compared.crowd,
+        ),
+        Found(
+            image=np.array([image_index[entry["image_id"]] for entry in results], np.int64),
+            category=np.array([category_index[entry["category_id"]] for entry in results], np.int64),
+            area=compared.found_area,
+            score=np.array([entry["score"] for entry in results], float),
+        ),
+        compared.overlap,
+        iou_type=iou_type,
+        categories=tuple((category["name"], category["id"]) for category in categories),
+        images=len(images),
+        max_detections=max_detections,
+        iou_thresholds=thresholds,
+    )
+
+
+class Compared(NamedTuple):
+    """How annotations and results of one kind overlap, and the facts of both that the metric needs."""
+
+    overlap: Overlap
+    truth_area: Floats
+    found_area: Floats
+    crowd: Bools
+    ignore: Bools
+
+
+def compare(
+    iou_type: IouType,
+    data: Mapping[str, Any],
+    annotations: Sequence[Mapping[str, Any]],
+    results: Sequence[Mapping[str, Any]],
+    least: float = 0.5,
+    keypoint_sigmas: Sequence[float] | Floats = PERSON_SIGMAS,
+    names: tuple[str, str] = ("ground truth", "detections"),
+) -> Compared:
+    """Compare by boxes, masks or keypoints; overlaps of masks below ``least`` may be given as 0.
+
+    ``data``: the checked ground truth that ``annotations`` are of. Raises ValueError naming the entry that lacks what
+    ``iou_type`` needs.
+    """
+    truth_name, found_name = names
     crowd = np.array([bool(entry.get("iscrowd", 0)) for entry in annotations], bool)
     ignore = crowd
     if iou_type == "bbox":
@@ -179,7 +230,7 @@ def coco_metrics(
         size = {image["id"]: (_side(image, "height"), _side(image, "width")) for image in data["images"]}
         runs = _runs(annotations, size, truth_name)
         found_runs = _runs(results, size, found_name)
-        overlap = mask_overlap(found_runs, runs, crowd, least=thresholds.min())
+        overlap = mask_overlap(found_runs, runs, crowd, least=least)
         truth_area, found_area = runs.area, found_runs.area
     else:
         width = 3 * len(keypoint_sigmas)
@@ -191,27 +242,7 @@ def coco_metrics(
         overlap = keypoint_overlap(found_points, points, boxes, truth_area, np.asarray(keypoint_sigmas, float))
         found_area = np.ptp(found_points[:, :, :2], axis=1).prod(1)
         ignore = crowd | (np.array([_visible(entry) for entry in annotations], int) == 0)
-    return _score(
-        Truth(
-            image=np.array([image_index[entry["image_id"]] for entry in annotations], np.int64),
-            category=np.array([category_index[entry["category_id"]] for entry in annotations], np.int64),
-            area=_areas(annotations, truth_area),
-            ignore=ignore,
-            crowd=crowd,
-        ),
-        Found(
-            image=np.array([image_index[entry["image_id"]] for entry in results], np.int64),
-            category=np.array([category_index[entry["category_id"]] for entry in results], np.int64),
-            area=found_area,
-            score=np.array([entry["score"] for entry in results], float),
-        ),
-        overlap,
-        iou_type=iou_type,
-        categories=tuple((category["name"], category["id"]) for category in categories),
-        images=len(images),
-        max_detections=max_detections,
-        iou_thresholds=thresholds,
-    )
+    return Compared(overlap, _areas(annotations, truth_area), found_area, crowd, ignore)
 
 
 def box_metrics(

@@ -1,4 +1,8 @@
-"""Where a detector errs: confusion matrix, curves over the score, and the errors of each image."""
+"""Where a detector errs: confusion matrix, curves over the score, and the errors of each image.
+
+Overlap is that of the boxes, unless ``overlap`` says otherwise: ``overlap(found, truth)`` gives it for pairs of indices
+of detections and objects, counted through all images (see `overlaps`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .inputs import BoxesFound, BoxTruth, FoundTable, TruthTable, flatten
-from .matching import Floats, Found, Ints, Matches, Truth, match
+from .matching import Floats, Found, Ints, Matches, Overlap, Truth, match
 from .overlaps import box_overlap
 
 EVERY_AREA = np.array([[0.0, np.inf]])
@@ -41,6 +45,7 @@ def score_curves(
     *,
     iou_threshold: float = 0.5,
     steps: int = 101,
+    overlap: Overlap | None = None,
 ) -> ScoreCurves:
     """Precision, recall and F1 over score thresholds 0..1, detections matched as COCO does at one IoU.
 
@@ -51,7 +56,7 @@ def score_curves(
     ([[0.5, 1.0, 1.0]], [[0.5, 0.5, 0.0]], 0.5)
     """
     truth, found = flatten(truths, detections, len(categories))
-    matches = _match(truth, found, len(categories), iou_threshold)
+    matches = _match(truth, found, len(categories), iou_threshold, overlap or _of_boxes(truth, found))
     scores = np.linspace(0, 1, steps)
     precision, recall = np.full((len(categories), steps), np.nan), np.full((len(categories), steps), np.nan)
     true = matches.hit[:, 0, 0] & ~matches.ignored[:, 0, 0]
@@ -75,6 +80,7 @@ def confusion_matrix(
     *,
     score_threshold: float = 0.25,
     iou_threshold: float = 0.5,
+    overlap: Overlap | None = None,
 ) -> Ints:
     """Objects and detections by class: (K + 1, K + 1) counts, rows the true class, columns the predicted one.
 
@@ -88,7 +94,7 @@ def confusion_matrix(
     """
     truth, found = flatten(truths, detections, categories)
     counts = np.zeros((categories + 1, categories + 1), np.int64)
-    overlap = box_overlap(_xywh(found.boxes), _xywh(truth.boxes), truth.ignore)
+    overlap = overlap or _of_boxes(truth, found)
     kept = np.flatnonzero(found.score >= score_threshold)
     for i in range(truth.images):
         objects = _of_image(truth.image, i)
@@ -118,6 +124,7 @@ def image_errors(
     *,
     score_threshold: float = 0.25,
     iou_threshold: float = 0.5,
+    overlap: Overlap | None = None,
 ) -> Ints:
     """(images, 3): found objects, false detections and missed objects of each image.
 
@@ -127,9 +134,10 @@ def image_errors(
     [[0, 0, 1], [0, 1, 0]]
     """
     truth, found = flatten(truths, detections, categories)
-    keep = found.score >= score_threshold
+    overlap = overlap or _of_boxes(truth, found)
+    keep = np.flatnonzero(found.score >= score_threshold)
     found = FoundTable(found.image[keep], found.boxes[keep], found.label[keep], found.score[keep])
-    matches = _match(truth, found, categories, iou_threshold)
+    matches = _match(truth, found, categories, iou_threshold, lambda f, t: overlap(keep[f], t))
     hit, ignored = matches.hit[:, 0, 0], matches.ignored[:, 0, 0]
     image = found.image[matches.index]
     right = np.bincount(image[hit & ~ignored], minlength=truth.images)
@@ -138,17 +146,20 @@ def image_errors(
     return np.stack([right, wrong, objects - right], axis=1)
 
 
-def _match(truth: TruthTable, found: FoundTable, categories: int, iou_threshold: float) -> Matches:
-    boxes = _xywh(found.boxes)
+def _match(truth: TruthTable, found: FoundTable, categories: int, iou_threshold: float, overlap: Overlap) -> Matches:
     return match(
         Truth(truth.image, truth.label, truth.area, truth.ignore, crowd=truth.ignore),
-        Found(found.image, found.label, boxes[:, 2:].prod(1), found.score),
-        box_overlap(boxes, _xywh(truth.boxes), truth.ignore),
+        Found(found.image, found.label, _xywh(found.boxes)[:, 2:].prod(1), found.score),
+        overlap,
         categories=categories,
         thresholds=np.array([iou_threshold]),
         areas=EVERY_AREA,
         limit=max(len(found.score), 1),
     )
+
+
+def _of_boxes(truth: TruthTable, found: FoundTable) -> Overlap:
+    return box_overlap(_xywh(found.boxes), _xywh(truth.boxes), truth.ignore)
 
 
 def _of_image(images: Ints, i: int) -> Ints:

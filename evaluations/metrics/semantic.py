@@ -49,6 +49,12 @@ class SemanticMetrics:
         self.confusion += np.bincount(rows * n + columns, minlength=n * n).reshape(n, n)
         self.images += 1 if truth.ndim < 3 else len(truth)
 
+    def add_counts(self, counts: Sequence[Sequence[int]]) -> None:
+        """Add an image whose pixels have been counted: true class, predicted class, pixels."""
+        for row, column, count in counts:
+            self.confusion[row, column] += count
+        self.images += 1
+
     @property
     def iou(self) -> Floats:
         """(K,) intersection over union of each class; nan for a class neither annotated nor predicted."""
