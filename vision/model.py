@@ -22,6 +22,7 @@ from ..core import functions as F
 from ..core.layers import BatchNorm2d, Module
 from ..core.plan import planned
 from ..weights.entry import WeightsEntry
+from ..weights.readers import read as read_arrays
 from ..weights.writer import save_safetensors
 from .categories import Categories
 from .image import ImageError, Source, read_image
@@ -65,6 +66,10 @@ class Model(Module, Generic[Result]):
     def carry_over(self, name: str, fresh: np.ndarray, published: np.ndarray) -> np.ndarray:
         """What a parameter of ``class_layers`` starts from when the classes change, given its published value."""
         return fresh
+
+    def read(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """The arrays of a file of weights, by name."""
+        return read_arrays(path)
 
     def take_shapes(self, state: Mapping[str, np.ndarray]) -> None:
         """Make parameters whose size is a setting of a file, not of the model, as large as in ``state``."""
@@ -378,7 +383,8 @@ class ModelInfo:
 
     ``build`` makes the model, randomly initialised, for some Categories; ``spread`` turns names and ids into the
     Categories of such a model. ``entries`` are the published weights, the recommended first; ``renames`` are the pairs
-    (regular expression, replacement) that turn an older file's names into today's.
+    (regular expression, replacement) that turn an older file's names into today's; ``convert`` makes of the arrays of
+    another library's file those of the model, and leaves other files' as they are.
     """
 
     name: str
@@ -389,6 +395,7 @@ class ModelInfo:
     paper: str
     gflops: float
     renames: tuple[tuple[str, str], ...] = ()
+    convert: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     published: Callable[..., Categories] | None = None  # how the published heads number classes, if not as ``spread``
 
     def categories_of(self, entry: WeightsEntry) -> Categories:

@@ -38,7 +38,7 @@ from .backbones import (
     vit,
 )
 from .categories import Categories
-from .detection import faster_rcnn, fcos, keypoint_rcnn, mask_rcnn, nanodet, retinanet, ssd, yolox
+from .detection import darknet, faster_rcnn, fcos, keypoint_rcnn, mask_rcnn, nanodet, retinanet, ssd, yolox
 from .model import Classifier, CropPreset, Model, ModelInfo, has_folded_norms
 from .segmentation import deeplabv3, fcn, lraspp
 
@@ -107,13 +107,13 @@ def load(
     """A model of the zoo, ready to predict.
 
     ``name`` is a model's name, or the file of a model saved by ``Model.save``. ``weights`` is "default" (the published
-    entry that is recommended), an entry's name, the path of a file in any format, or None for random values. The
-    preprocessing for a file is that of the published one with its name or sha256, else of the model's first entry, or
-    of the entry named before it, as in "IMAGENET1K_V1=my.pth". With ``categories``, names of classes other than those
-    of the weights, the layers that depend on the classes start fresh, and the log says which. A saved model's file, by
-    itself or as ``weights``, brings its classes along. Files are downloaded once and verified. Raises ValueError for an
-    unknown model or entry, WeightsError for a file that is broken or does not fit, DownloadError for one that cannot be
-    fetched.
+    entry that is recommended), an entry's name, the path of a file in any format, or None for random values. The model
+    "darknet" is what the ``.cfg`` beside its ``.weights`` file describes. The preprocessing for a file is that of the
+    published one with its name or sha256, else of the model's first entry, or of the entry named before it, as in
+    "IMAGENET1K_V1=my.pth". With ``categories``, names of classes other than those of the weights, the layers that
+    depend on the classes start fresh, and the log says which. A saved model's file, by itself or as ``weights``, brings
+    its classes along. Files are downloaded once and verified. Raises ValueError for an unknown model or entry,
+    WeightsError for a file that is broken or does not fit, DownloadError for one that cannot be fetched.
 
     >>> model = load("nanodet_g", weights=None, categories=["boat", "buoy"])
     >>> model.categories.names
@@ -124,7 +124,9 @@ def load(
         raise TypeError(f"expected a model's name or a saved model's file, got {type(name).__name__}")
     if weights is not None and not isinstance(weights, (str, os.PathLike)):
         raise TypeError(f"expected weights as an entry's name, a file or None, got {type(weights).__name__}")
-    if not isinstance(name, str) or name.endswith(".safetensors") or (name not in MODELS and os.path.isfile(name)):
+    if name == darknet.NAME:
+        model = _load_darknet(weights, names)
+    elif not isinstance(name, str) or name.endswith(".safetensors") or (name not in MODELS and os.path.isfile(name)):
         if weights != "default":
             raise ValueError(
                 f"{os.fspath(name)}: a saved model brings its own weights, got weights={weights!r} as well; "
@@ -144,6 +146,19 @@ def load(
             if entry is not None:
                 model.entry = entry
     return model.to(device).eval() if device is not None else model.eval()
+
+
+def _load_darknet(weights: str | os.PathLike[str] | None, names: tuple[str, ...] | None) -> Model[Any]:
+    """The model of a ``.weights`` file and the ``.cfg`` beside it."""
+    path = Path("" if weights in (None, "default") else weights)  # type: ignore[arg-type]
+    if not path.is_file():
+        raise ValueError(f"{darknet.NAME} needs a .weights file with its .cfg beside it, got weights={weights!r}")
+    if _facts(path) is not None:
+        return load_saved(path, names, darknet.NAME)
+    info, model, keep = darknet.from_files(path, names)
+    model.name = info.name
+    fill(model, info, path, keep_classes=keep)
+    return model
 
 
 def _class_names(categories: Sequence[str]) -> tuple[str, ...]:
@@ -230,7 +245,9 @@ def fill(model: Model[Any], info: ModelInfo, path: Path, keep_classes: bool) -> 
     """
     ignored = [f"{p}.{key}" if p else key for p, m in model.named_modules() for key in m.ignored_keys]
     try:
-        found = read(path)
+        found = model.read(path)
+        if info.convert is not None:
+            found = info.convert(found)
         model.take_shapes(found)
         own = model.state_dict()
         heads = [] if keep_classes else [name for name in own if name.startswith(model.class_layers)]
@@ -300,7 +317,7 @@ def load_saved(path: str | os.PathLike[str], names: tuple[str, ...] | None = Non
         c = about["categories"]
         if not isinstance(about["model"], str) or not all(isinstance(c[k], list) for k in ("names", "slots")):
             raise TypeError("expected a model's name, and lists of names and slots")
-        info = model_info(about["model"])
+        info = darknet.info_of(about["cfg"]) if about["model"] == darknet.NAME else model_info(about["model"])
         ids = None if c["ids"] is None else tuple(c["ids"])
         stored = Categories(tuple(c["names"]), ids, tuple(c["slots"]), c["outputs"])
         other = names is not None and names != stored.names
