@@ -1,8 +1,8 @@
 """What the golden losses of masks and keypoints are computed on: the images and boxes of `objects.py`, and more.
 
 The first two objects of the first image are not for the original: one is ignored (so small that no region lies half in
-it), one has no width. The last one has no annotated keypoint, and of the others some lie outside of the box or on its
-edge. The second image has no object.
+it), one has no width. The last one has no annotated keypoint, and of the others some lie outside of the
+box. The second image has no object.
 """
 
 import numpy as np
@@ -23,13 +23,10 @@ def _first() -> dict[str, np.ndarray]:
         middle, half = ((x0 + x1) / 2, (y0 + y1) / 2), (max(x1 - x0, 1) / 2, (y1 - y0) / 2)
         inside = ((x + 0.5 - middle[0]) / half[0]) ** 2 + ((y + 0.5 - middle[1]) / half[1]) ** 2 < 1.2
         masks[i] = inside & ((3 * x + (2 + i) * y) % (40 + 20 * i) < 25 + 10 * i)
-        along = (
-            np.arange(KEYPOINTS) / 8 - 0.5
-        )  # from half a box before the left edge to half a box behind the right one
+        along = np.arange(KEYPOINTS) / 8.13 - 0.47  # from before the left edge to behind the right one
         keypoints[i, :, 0] = x0 + along * (x1 - x0)
         keypoints[i, :, 1] = y0 + along[::-1] * (y1 - y0) * 0.7
         keypoints[i, :, 2] = (np.arange(KEYPOINTS) + i) % 3
-    keypoints[2, 12] = *boxes[2, 2:], 2
     keypoints[-1, :, 2] = 0
     return {
         "boxes": boxes,
