@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument(
         "--iou-type",
         choices=("bbox", "segm", "keypoints"),
-        help="compare boxes, masks or keypoints with ANNOTATIONS.json (what the model is made for)",
+        help="compare boxes, masks or keypoints (what the model is made for)",
     )
     evaluate.add_argument(
         "--max-detections", type=_count, metavar="N", help="the best N of each image and class (100; keypoints 20)"
@@ -163,6 +163,7 @@ def _add_model(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", required=True, help="a name from `chainsight models`, or a saved model's file")
     command.add_argument("--weights", default="default", help="a published entry, a file or ENTRY=FILE (first entry)")
     command.add_argument("--device", help="cpu, cuda or cuda:N (cpu)")
+    command.add_argument("--precision", default="f32", help="f32, or bf16 where the processor has it (f32)")
     command.add_argument("--threads", type=_threads, metavar="N", help="threads of each operation (all processors)")
 
 
@@ -208,7 +209,7 @@ def _prepare(option: str, path: Path | None, folder: bool) -> None:
 def _load(options: argparse.Namespace) -> Any:
     from .vision.models import load
 
-    return load(options.model, weights=options.weights, device=options.device)
+    return load(options.model, weights=options.weights, device=options.device, precision=options.precision)
 
 
 def _predict(options: argparse.Namespace) -> int:
@@ -291,7 +292,8 @@ def _evaluate(options: argparse.Namespace) -> int:
         from .evaluating import evaluate
 
         dataset = open_dataset(options.data)
-        evaluation = evaluate(model, dataset, score_threshold=options.score, **shared)
+        chosen = {"iou_type": options.iou_type} if options.iou_type else {}
+        evaluation = evaluate(model, dataset, score_threshold=options.score, **shared, **chosen)
     print(evaluation)  # first of all: no trouble with a file may cost the figures
     if options.json:
         evaluation.save(options.json)

@@ -26,12 +26,13 @@ from .datasets import Dataset
 from .datasets import open as open_dataset
 from .evaluating import evaluate
 from .evaluations.runner import versions, write_text
+from .vision.detection.keypoint_rcnn import KeypointRCNN
 from .vision.model import Model
 from .vision.models import MODELS, load
 from .vision.recipes import Recipe
 from .vision.recipes import recipe as recipe_of
 from .vision.sample import Sample
-from .vision.transforms import COCO_KEYPOINT_PAIRS, Transform
+from .vision.transforms import Transform
 from .weights.errors import WeightsError
 from .weights.readers import read
 from .weights.writer import read_metadata, replacing, save_safetensors
@@ -112,6 +113,8 @@ def fit(
     - ``progress``: a bar and a line for each epoch; None: the bar only on a terminal, False: neither.
     - ``notes``: whatever else settings.json should hold.
 
+    A model of keypoints gets a new last layer where the data have another number of them.
+
     Raises ValueError for data without images or with other classes than the model's, for a folder that holds a run
     already, and for a run to be resumed with other settings; NotFiniteError, after saving the batch in the folder, for
     a loss that is not finite.
@@ -128,6 +131,7 @@ def fit(
     labels = _label_table(model, data)
     if labels is None and model.categories.ids is None and data.category_ids is not None:
         model.categories = replace(model.categories, ids=tuple(data.category_ids))  # saved, and written on export
+    _fit_keypoints(model, data)
     recipe = recipe_of(model)
     epochs = epochs or max(6, min(100, round(400 / math.sqrt(len(data)))))
     batch_size = batch_size or min(recipe.batch_size, len(data))
@@ -239,9 +243,18 @@ def _label_table(model: Model[Any], data: Dataset) -> np.ndarray | None:
 
 
 def _keypoint_pairs(data: Dataset) -> tuple[tuple[int, int], ...]:
+    """The keypoints that a flip exchanges: those whose names differ in left and right alone."""
+    names = [name.lower() for name in data.keypoint_names or ()]
+    others = {i: name.replace("left", "right") for i, name in enumerate(names) if "left" in name}
+    return tuple((i, names.index(other)) for i, other in others.items() if other in names)
+
+
+def _fit_keypoints(model: Model[Any], data: Dataset) -> None:
+    """Give a model of keypoints as many as the data have."""
     names = data.keypoint_names
-    pairs = getattr(data, "keypoint_pairs", COCO_KEYPOINT_PAIRS if names is not None and len(names) == 17 else ())
-    return tuple(pairs)
+    if isinstance(model, KeypointRCNN) and names and len(names) != model.keypoints:
+        log.warning("%s: the layer of the keypoints started fresh for %d: %s", model.name, len(names), ", ".join(names))
+        model.renew_keypoints(len(names))
 
 
 @dataclass(frozen=True)
@@ -497,7 +510,7 @@ class _Session:
         folder.mkdir(exist_ok=True)
         arrays: dict[str, np.ndarray] = {}
         for i, sample in enumerate(error.batch):
-            for name in ("image", "boxes", "labels", "ignore", "semantic"):
+            for name in ("image", "boxes", "labels", "ignore", "masks", "keypoints", "semantic"):
                 value = getattr(sample, name)
                 if value is not None:
                     arrays[f"{i}.{name}"] = value

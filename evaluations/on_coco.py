@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +41,10 @@ PUBLISHED: dict[IouType, dict[str, str]] = {
 def evaluate_detector(
     model: Any,
     annotations: Mapping[str, Any] | str | os.PathLike[str],
-    images: str | os.PathLike[str],
+    images: str | os.PathLike[str] | Callable[[Key], Any],
     *,
     iou_type: IouType = "bbox",
+    name: str | None = None,
     score_threshold: float | None = None,
     max_detections: int | None = None,
     limit: int | None = None,
@@ -55,7 +56,8 @@ def evaluate_detector(
 
     - ``model``: has ``predict(path, score_threshold=...)``, which gives an object with ``labels``, ``image_size``
       (height, width) and ``to_coco(image_id)``; and ``categories`` (names), matched by name, so that ids may differ.
-    - ``annotations``: COCO's JSON or a path to it; ``images``: the folder its ``file_name`` are in.
+    - ``annotations``: COCO's JSON or a path to it; ``images``: the folder its ``file_name`` are in, or
+      a function that gives the image of an id. ``name``: what to call the annotations; None: as the path.
     - ``score_threshold``: None for the model's published evaluation settings.
     - ``max_detections``: the largest limit per image and category; None for COCO's 100 (keypoints: 20).
     - ``limit``: only the first so many images, by id. ``weights``: the file the model was loaded from, for the record.
@@ -67,12 +69,12 @@ def evaluate_detector(
     check_options(limit, score_threshold)
     if max_detections is not None and max_detections < 1:
         raise ValueError(f"expected max_detections of at least 1, got {max_detections}")
-    name, data = read_json(annotations, "annotations")
+    read_name, data = read_json(annotations, "annotations")
+    name = name or read_name
     check_ground_truth(data, name)
-    _check_complete(data, name, iou_type)
-    folder = Path(images)
-    if not folder.is_dir():
-        raise ValueError(f"images: there is no folder {folder}")
+    _check_complete(data, name, iou_type, files=not callable(images))
+    if not callable(images) and not Path(images).is_dir():
+        raise ValueError(f"images: there is no folder {images}")
     listed = {image["id"]: image for image in sorted(data["images"], key=lambda image: image["id"])[:limit]}
     if not listed:
         raise ValueError(f"{name}: there are no images to evaluate")
@@ -82,13 +84,14 @@ def evaluate_detector(
 
     def predict(key: Key) -> list[dict[str, Any]]:
         image = listed[key]
-        path = folder / image["file_name"]
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: listed in {name}, but there is no such file")
-        found = model.predict(path, score_threshold=score_threshold)
+        source = images(key) if callable(images) else Path(images) / image["file_name"]
+        if isinstance(source, Path) and not source.is_file():
+            raise FileNotFoundError(f"{source}: listed in {name}, but there is no such file")
+        found = model.predict(source, score_threshold=score_threshold)
         size = image.get("height", found.image_size[0]), image.get("width", found.image_size[1])
         if tuple(found.image_size) != size:
-            raise ValueError(f"{path}: annotated as (height, width) {size}, but the image is {found.image_size}")
+            place = source if isinstance(source, Path) else f"image {key}"
+            raise ValueError(f"{place}: annotated as (height, width) {size}, but the image is {found.image_size}")
         entries = found.to_coco(key)
         labels = np.asarray(found.labels).tolist()
         return [entry | {"category_id": ids[k]} for k, entry in zip(labels, entries, strict=True) if k in ids]
@@ -97,7 +100,7 @@ def evaluate_detector(
     settings = {
         "data": name,
         "data_sha256": settings_hash(data),
-        "images": str(folder),
+        "images": name if callable(images) else str(Path(images)),
         "iou_type": iou_type,
         "score_threshold": score_threshold,
         "limit": limit,
@@ -125,9 +128,9 @@ def evaluate_detector(
     )
 
 
-def _check_complete(data: Mapping[str, Any], name: str, iou_type: IouType) -> None:
+def _check_complete(data: Mapping[str, Any], name: str, iou_type: IouType, files: bool) -> None:
     """Raise ValueError for what would be missed only after hours of predictions."""
-    for i, image in enumerate(data["images"]):
+    for i, image in enumerate(data["images"] if files else []):
         if not isinstance(image.get("file_name"), str) or not image["file_name"]:
             raise ValueError(f"{name}: images[{i}]: expected a text as 'file_name', got {image.get('file_name')!r:.80}")
     key = {"bbox": "bbox", "segm": "segmentation", "keypoints": "keypoints"}[iou_type]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
+from ..vision.masks import encode_rle
 from .metrics import BoxesFound, CocoMetrics, VocMetrics, box_metrics, voc_detection
+from .metrics.coco import IouType
 from .metrics.voc import Method
-from .on_coco import DATA, PUBLISHED, match_categories
+from .on_coco import DATA, PUBLISHED, evaluate_detector, match_categories
 from .runner import Evaluation, Key, category_names, check_options, describe_weights, model_name, published, run
 
 VOC_DATA = "VOC2007 test"
@@ -86,3 +90,71 @@ def evaluate_boxes(
         predictions=found,
         indices=[int(key) for key in result.records],
     )
+
+
+def evaluate_instances(
+    model: Any, dataset: Any, *, iou_type: IouType, limit: int | None = None, **options: Any
+) -> Evaluation:
+    """Predict every image of a data set and score its masks ("segm") or keypoints ("keypoints") with COCO's metric.
+
+    ``dataset``: as for `evaluate_boxes`; its samples have ``masks``, its annotations ``keypoints``. ``options`` and
+    errors are those of `on_coco.evaluate_detector`.
+    """
+    check_options(limit)
+    indices = list(range(len(dataset)))[:limit]
+
+    def image(key: Key) -> Any:
+        return dataset.annotations(int(key)).path or dataset[int(key)].image  # drawn scenes have no file
+
+    truth = coco_truth(dataset, indices, iou_type)
+    found = evaluate_detector(model, truth, image, iou_type=iou_type, name=dataset.name, **options)
+    scored = [int(key) for key in found.image_ids]
+    ids = {i: dataset.annotations(i).image_id for i in indices}
+    return replace(
+        found,
+        image_ids=[ids[i] for i in scored],
+        indices=scored,
+        failures={ids[int(key)]: reason for key, reason in found.failures.items()},
+        settings=found.settings | {"limit": limit},
+    )
+
+
+def coco_truth(dataset: Any, indices: Sequence[int], iou_type: IouType) -> dict[str, Any]:
+    """The annotations of some images as COCO's JSON has them; an image's id is its index, a category's its label."""
+    points = {"keypoints": list(dataset.keypoint_names)} if dataset.keypoint_names else {}
+    categories = [{"id": k, "name": name, **points} for k, name in enumerate(dataset.categories)]
+    images: list[dict[str, Any]] = []
+    objects: list[dict[str, Any]] = []
+    for i in indices:
+        known = dataset.annotations(i)
+        masks = dataset[i].masks if iou_type == "segm" else None
+        images.append({"id": i, "file_name": str(known.path)})
+        if known.size is not None:
+            images[-1] |= {"height": int(known.size[0]), "width": int(known.size[1])}
+        for k, (x0, y0, x1, y1) in enumerate(np.asarray(known.boxes, float).tolist()):
+            entry: dict[str, Any] = {
+                "id": len(objects) + 1,
+                "image_id": i,
+                "category_id": int(known.labels[k]),
+                "bbox": [x0, y0, x1 - x0, y1 - y0],
+                "iscrowd": int(known.ignore[k]),
+            }
+            if known.areas is not None:
+                entry["area"] = float(known.areas[k])
+            if masks is not None:
+                entry["segmentation"] = encode_rle(masks[k])
+            if known.keypoints is not None:
+                entry["keypoints"] = np.asarray(known.keypoints[k], float).ravel().tolist()
+            objects.append(entry)
+    return {"images": images, "annotations": objects, "categories": categories}
+
+
+def label_map(dataset: Any, index: int) -> Any:
+    """The label map (height, width) of an image, without reading the image where the data set can.
+
+    Raises ValueError for an image that has none.
+    """
+    found = dataset.label_map(index) if hasattr(dataset, "label_map") else dataset[index].semantic
+    if found is None:
+        raise ValueError(f"{dataset.name}: image {index} has no label map")
+    return found

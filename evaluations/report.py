@@ -7,6 +7,7 @@ import io
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from .metrics import (
 from .metrics.coco import compare
 from .metrics.coco_format import Images, read_json, to_images
 from .metrics.matching import Ints, Overlap
+from .on_dataset import coco_truth, label_map
 from .plots import Line, confusion_plot, f1_plot, line_plot, precision_recall_plot
 from .runner import Evaluation, category_names, write_text
 
@@ -125,10 +127,14 @@ def write_dataset_report(
     score_threshold: float | None = None,
     worst: int = 12,
 ) -> Path:
-    """Like `write_report`, of an evaluation of `evaluate_boxes`, `evaluate_semantic` or `evaluate_classifier`.
+    """Like `write_report`, of an evaluation of a data set by any of the functions of this package.
 
     ``model`` predicts the worst images of a segmentation once more, to draw them.
     """
+    if evaluation.settings.get("iou_type") in ("segm", "keypoints"):
+        truth = coco_truth(dataset, evaluation.indices, evaluation.settings["iou_type"])
+        numbered = replace(evaluation, image_ids=evaluation.indices)
+        return write_report(folder, numbered, truth, ".", score_threshold=score_threshold, worst=worst)
     if isinstance(evaluation.metrics, (CocoMetrics, VocMetrics)):
         annotated = [dataset.annotations(i) for i in evaluation.indices]
         by_image = Images(list(evaluation.image_ids), list(dataset.categories), annotated, evaluation.predictions)
@@ -266,7 +272,7 @@ def _of_segmentation(
             break
         found = dataset.annotations(evaluation.indices[i])
         image = _image(dataset, evaluation.indices[i])
-        label_maps = dataset.label_map(evaluation.indices[i]), model.predict(image).labels
+        label_maps = label_map(dataset, evaluation.indices[i]), model.predict(image).labels
         caption = f"{100 * accuracy[i]:.1f}% of the pixels right, mean IoU {mean_iou[i]:.3f}"
         parts.append(
             f"<div><b>{escape(str(found.image_id))}</b>: {caption}</div>"

@@ -16,6 +16,7 @@ import numpy as np
 
 from .command import Report, add_data, dataset_report, finish, open_data, parser
 from .metrics import SemanticMetrics
+from .on_dataset import label_map
 from .runner import Evaluation, Key, category_names, check_options, describe_weights, model_name, published, run
 
 DATA = "COCO val2017 (VOC classes)"
@@ -35,7 +36,7 @@ def evaluate_semantic(
     """Predict every image of a data set and count its pixels by true and predicted class.
 
     - ``model``: ``predict(path)`` gives an object whose ``labels`` are (height, width), at the size of the image.
-    - ``dataset``: ``categories`` equal to the model's, ``annotations(i).path`` and ``label_map(i)`` (height, width).
+    - ``dataset``: ``categories`` equal to the model's, ``annotations(i).path`` and the map as `label_map` finds it.
 
     Raises ValueError if the categories differ. The other arguments and errors are those of `runner.run`.
     """
@@ -48,9 +49,11 @@ def evaluate_semantic(
         )
 
     def predict(key: Key) -> list[list[int]]:
-        path = dataset.annotations(int(key)).path
+        known = dataset.annotations(int(key))
+        image = known.path or dataset[int(key)].image  # drawn scenes have no file
         one = SemanticMetrics(names, ignore_index)
-        one.update(np.asarray(model.predict(path).labels), dataset.label_map(int(key)), where=str(path))
+        predicted = np.asarray(model.predict(image).labels)
+        one.update(predicted, label_map(dataset, int(key)), where=str(known.path or known.image_id))
         rows, columns = np.nonzero(one.confusion)
         return [[int(r), int(c), int(one.confusion[r, c])] for r, c in zip(rows, columns)]
 

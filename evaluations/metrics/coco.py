@@ -126,7 +126,7 @@ def coco_metrics(
     max_detections: Sequence[int] | None = None,
     image_ids: Iterable[int | str] | None = None,
     iou_thresholds: Sequence[float] | Floats = IOU_THRESHOLDS,
-    keypoint_sigmas: Sequence[float] | Floats = PERSON_SIGMAS,
+    keypoint_sigmas: Sequence[float] | Floats | None = None,
 ) -> CocoMetrics:
     """COCO's metrics of a results list against annotations, both as COCO's JSON or a path to it.
 
@@ -138,6 +138,8 @@ def coco_metrics(
     - ``max_detections``: limits per image and category, by default 1, 10, 100 (keypoints 20). AP uses the largest.
       (pycocotools' own summary always looks for 100 and prints -1 if it is not there.)
     - ``image_ids``: score only these images; by default all.
+    - ``keypoint_sigmas``: each keypoint's tolerance; by default those of COCO's 17 of a person, or where the categories
+      name another number of ``keypoints`` the mean of those for each.
 
     Raises ValueError, naming the file or argument and the entry, for missing keys, duplicate ids, annotations or
     detections of unknown images or categories, negative sizes and values that are not finite.
@@ -210,7 +212,7 @@ def compare(
     annotations: Sequence[Mapping[str, Any]],
     results: Sequence[Mapping[str, Any]],
     least: float = 0.5,
-    keypoint_sigmas: Sequence[float] | Floats = PERSON_SIGMAS,
+    keypoint_sigmas: Sequence[float] | Floats | None = None,
     names: tuple[str, str] = ("ground truth", "detections"),
 ) -> Compared:
     """Compare by boxes, masks or keypoints; overlaps of masks below ``least`` may be given as 0.
@@ -233,16 +235,22 @@ def compare(
         overlap = mask_overlap(found_runs, runs, crowd, least=least)
         truth_area, found_area = runs.area, found_runs.area
     else:
-        width = 3 * len(keypoint_sigmas)
+        sigmas = np.asarray(_default_sigmas(data) if keypoint_sigmas is None else keypoint_sigmas, float)
+        width = 3 * len(sigmas)
         points = number_rows((_get(e, "keypoints", truth_name) for e in annotations), width, truth_name, "keypoints")
         found_points = number_rows((_get(e, "keypoints", found_name) for e in results), width, found_name, "keypoints")
         points, found_points = points.reshape(-1, width // 3, 3), found_points.reshape(-1, width // 3, 3)
         boxes = number_rows((_get(e, "bbox", truth_name) for e in annotations), 4, truth_name, "bbox")
         truth_area = _areas(annotations, boxes[:, 2:].prod(1))
-        overlap = keypoint_overlap(found_points, points, boxes, truth_area, np.asarray(keypoint_sigmas, float))
+        overlap = keypoint_overlap(found_points, points, boxes, truth_area, sigmas)
         found_area = np.ptp(found_points[:, :, :2], axis=1).prod(1)
         ignore = crowd | (np.array([_visible(entry) for entry in annotations], int) == 0)
     return Compared(overlap, _areas(annotations, truth_area), found_area, crowd, ignore)
+
+
+def _default_sigmas(data: Mapping[str, Any]) -> Floats:
+    named = next((len(c["keypoints"]) for c in data["categories"] if c.get("keypoints")), len(PERSON_SIGMAS))
+    return PERSON_SIGMAS if named == len(PERSON_SIGMAS) else np.full(named, PERSON_SIGMAS.mean())
 
 
 def box_metrics(
