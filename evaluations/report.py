@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,7 +55,7 @@ img{max-width:100%;height:auto}.bar{display:inline-block;height:9px;background:#
 .confusion{display:flex;flex-wrap:wrap;gap:28px;align-items:start}.confusion img{max-width:800px}
 .scroll{max-height:640px;overflow-y:auto;display:inline-block;padding-right:12px}
 .pair{display:grid;grid-template-columns:1fr 1fr;gap:10px;margin:4px 0 20px}figure{margin:0}pre{overflow-x:auto}
-.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(250px,1fr));gap:18px}
+.cards{display:grid;align-items:start;grid-template-columns:repeat(auto-fill,minmax(250px,1fr));gap:18px}
 """
 
 
@@ -62,14 +63,14 @@ def write_report(
     folder: str | os.PathLike[str],
     evaluation: Evaluation,
     annotations: Mapping[str, Any] | str | os.PathLike[str],
-    images: str | os.PathLike[str],
+    images: str | os.PathLike[str] | Callable[[Any], Any],
     *,
     score_threshold: float | None = None,
     worst: int = 12,
 ) -> Path:
     """Write ``index.html``, the plots as PNG and ``evaluation.json`` into ``folder``; returns the page's path.
 
-    ``evaluation``: of `evaluate_detector` on ``annotations`` (COCO's JSON or a path to it) and the folder ``images``.
+    ``evaluation``: of `evaluate_detector` on ``annotations`` (COCO's JSON or a path to it) and ``images``, as given to it.
     ``score_threshold``: from which score detections are counted and drawn; None: where the mean F1 is best. ``worst``:
     how many images with the most errors are drawn. Detections are matched by what was scored: boxes, masks or
     keypoints.
@@ -99,9 +100,11 @@ def write_report(
             own[entry["image_id"]][side].append(entry)
 
     def pictures(i: int, least: float) -> tuple[Pixels, Detections, Detections]:
-        image = read_image(Path(images) / kept[by_image.ids[i]]["file_name"])
+        identity = by_image.ids[i]
+        source = images(identity) if callable(images) else Path(images) / kept[identity]["file_name"]
+        image = read_image(source)
         truth, detected = by_image.truths[i], by_image.detections[i]
-        objects, hits = own[by_image.ids[i]]
+        objects, hits = own[identity]
         keep = np.flatnonzero(detected.scores >= least)
         shown = (
             _detections(image, truth.boxes, truth.labels, None, by_image.categories, truth.ignore),
@@ -113,7 +116,7 @@ def write_report(
             _with_extras(shown[1], [hits[k] for k in keep], iou_type),
         )
 
-    names = [kept[image]["file_name"] for image in by_image.ids]
+    names = [kept[image].get("file_name") or f"image {image}" for image in by_image.ids]
     case = _Boxes(by_image, compared.overlap, names, pictures, None if joints is None else np.array(joints) - 1)
     return _write(folder, evaluation, *_of_detections(evaluation, case, score_threshold, worst))
 
@@ -134,7 +137,8 @@ def write_dataset_report(
     if evaluation.settings.get("iou_type") in ("segm", "keypoints"):
         truth = coco_truth(dataset, evaluation.indices, evaluation.settings["iou_type"])
         numbered = replace(evaluation, image_ids=evaluation.indices)
-        return write_report(folder, numbered, truth, ".", score_threshold=score_threshold, worst=worst)
+        picture = partial(_image, dataset)
+        return write_report(folder, numbered, truth, picture, score_threshold=score_threshold, worst=worst)
     if isinstance(evaluation.metrics, (CocoMetrics, VocMetrics)):
         annotated = [dataset.annotations(i) for i in evaluation.indices]
         by_image = Images(list(evaluation.image_ids), list(dataset.categories), annotated, evaluation.predictions)
@@ -280,7 +284,7 @@ def _of_segmentation(
         )
     return plots, [
         _plots({"images": plots["images"]}),
-        _confusion(plots["confusion"], metrics.confusion, names),
+        _confusion(plots["confusion"], metrics.confusion, names, "pixels"),
         _classes(["IoU", "", "accuracy", "annotated", "predicted"], rows, "annotated, predicted: share of all pixels"),
         "<h2>Images with the most wrong pixels</h2>",
         *(parts if len(parts) > 1 else ["<p>There is no image with a wrong pixel.</p>"]),
@@ -303,7 +307,7 @@ def _of_classification(
     confusion = np.zeros((len(names), len(names)), np.int64)
     np.add.at(confusion, (truth, predicted), 1)
     plots = {
-        "probability": line_plot(lines, "Images of at least a probability", ("probability of the best class", "share")),
+        "probability": line_plot(lines, "Images by the probability of their best class", ("at least", "share")),
         "confusion": confusion_plot(confusion, names),
     }
     images = confusion.sum(1)
@@ -369,7 +373,7 @@ def _plots(plots: Mapping[str, Image.Image]) -> str:
     return f'<div class="plots">{"".join(images)}</div>'
 
 
-def _confusion(plot: Image.Image, counts: Ints, names: Sequence[str]) -> str:
+def _confusion(plot: Image.Image, counts: Ints, names: Sequence[str], unit: str = "times") -> str:
     """The matrix, and beside it the pairs of classes that are confused most."""
     n = len(names)
     others = counts[:n, :n] * (1 - np.eye(n, dtype=np.int64))
@@ -378,13 +382,14 @@ def _confusion(plot: Image.Image, counts: Ints, names: Sequence[str]) -> str:
     for k, j in zip(*np.unravel_index(order, others.shape)):
         if others[k, j]:
             share = 100 * others[k, j] / counts[k].sum()
+            digits = 0 if share >= 1 else 1
             rows.append(
                 f"<tr><td>{escape(names[k])}</td><td class='text'>{escape(names[j])}</td><td>{others[k, j]}</td>"
-                f"<td>{share:.0f}%</td></tr>"
+                f"<td>{share:.{digits}f}%</td></tr>"
             )
     table = (
         "<div><p class='muted'>Most often confused</p><table><tr><th>class</th><th class='text'>taken for</th>"
-        f"<th>times</th><th>of the class</th></tr>{''.join(rows)}</table></div>"
+        f"<th>{unit}</th><th>of the class</th></tr>{''.join(rows)}</table></div>"
         if rows
         else ""
     )

@@ -2,12 +2,15 @@
 
     PYTHON speed_worker.py ENGINE TASK MODEL FOLDER
 
-FOLDER holds MODEL.npz (the weights by torch's names) and inputs.npz (photo, image, batch, targets). The interpreter may
+FOLDER holds MODEL.npz (the weights by torch's names) and inputs.npz (photo, image, batch, targets, and photos with
+boxes and ids of their objects). The interpreter may
 be any that has the engine: nothing but NumPy is imported until the engine is built.
 """
 
+import functools
 import importlib
 import json
+import operator
 import os
 import sys
 import time
@@ -19,7 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 Arrays = dict[str, NDArray[Any]]
+BATCHES = {"ssdlite-training": 8, "fasterrcnn-training": 2}  # of the tasks that train detectors
+RATE = 1e-4  # of their SGD: the weights may be random, and no loss may run away
 Run = Callable[[], Mapping[str, Any]]
+
+
+class FirstOnes:
+    """In place of a random generator: the first regions are sampled, so that both engines learn from the same."""
+
+    def permutation(self, values: NDArray[Any]) -> NDArray[Any]:
+        return values
 
 
 def chainsight_run(task: str, model_name: str, state: Arrays, given: Arrays) -> tuple[str, Run]:
@@ -44,6 +56,24 @@ def chainsight_run(task: str, model_name: str, state: Arrays, given: Arrays) -> 
             return {"loss": loss.data}
 
         return version, step
+    if task in BATCHES:
+        optimizers = importlib.import_module("chainsight.core.optimizers")
+        model.train()
+        optimizer = optimizers.SGD(model.parameters(), lr=RATE, momentum=0.9)
+        samples = [
+            chainsight.Sample(photo, boxes=boxes, labels=[model.categories.ids.index(k) for k in ids])
+            for photo, boxes, ids in zip(*(given[key][: BATCHES[task]] for key in ("photos", "boxes", "ids")))
+        ]
+
+        def detector_step() -> Mapping[str, Any]:
+            optimizer.zero_grad()
+            losses = model.losses(samples, FirstOnes())
+            loss = functools.reduce(operator.add, losses.values())
+            loss.backward()
+            optimizer.step()
+            return {"loss": loss.data}
+
+        return version, detector_step
     model.eval()
     if task == "network":
 
@@ -69,7 +99,9 @@ def torch_run(task: str, model_name: str, state: Arrays, given: Arrays, channels
     tensors = {k: torch.from_numpy(v) for k, v in state.items()}
     api.WeightsEnum.get_state_dict = lambda *_, **__: tensors  # in place of the download
     detector = task not in ("network", "training")
-    options = {"weights_backbone": None} if detector else {}
+    options: dict[str, Any] = {"weights_backbone": None} if detector else {}
+    if task in BATCHES:
+        options["trainable_backbone_layers"] = 6  # all
     model = api.get_model(model_name, weights="COCO_V1" if detector else "IMAGENET1K_V1", **options)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     model = model.to(memory_format=layout)
@@ -87,6 +119,24 @@ def torch_run(task: str, model_name: str, state: Arrays, given: Arrays, channels
             return {"loss": loss.detach().numpy()}
 
         return str(torch.__version__), step
+    if task in BATCHES:
+        torch.randperm = lambda n, **_: torch.arange(n)  # as FirstOnes
+        photos = [torch.from_numpy(p).permute(2, 0, 1).float() / 255 for p in given["photos"][: BATCHES[task]]]
+        objects = [
+            {"boxes": torch.from_numpy(boxes), "labels": torch.from_numpy(ids)}
+            for boxes, ids in zip(given["boxes"], given["ids"])
+        ][: BATCHES[task]]
+        model.train()
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
+
+        def detector_step() -> Mapping[str, Any]:
+            optimizer.zero_grad()
+            loss = sum(model(photos, objects).values())
+            loss.backward()
+            optimizer.step()
+            return {"loss": loss.detach().numpy()}
+
+        return str(torch.__version__), detector_step
     model.eval()
     torch.set_grad_enabled(False)
     if task == "network":

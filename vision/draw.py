@@ -66,7 +66,8 @@ def draw_detections(
     skeleton: Sequence[tuple[int, int]] | None = None,
     font: str | None = None,
 ) -> np.ndarray:
-    """``image`` with boxes, labels, masks and keypoints on it.
+    """``image`` with boxes, labels, masks and keypoints on it, in a colour for each class, or for each object where
+    there are keypoints.
 
     - ``image``: (height, width, 3) uint8 RGB, of the size the detections are in.
     - ``scores``: whether labels show the score.
@@ -82,7 +83,9 @@ def draw_detections(
     height, width = canvas.shape[:2]
     line, letters = _sizes(height, width, len(detections))
     rising = np.argsort(detections.scores, kind="stable")
-    colours = [class_colour(int(label)) for label in detections.labels]
+    # Skeletons of people side by side would be one tangle in one colour.
+    kinds = detections.labels.tolist() if detections.keypoints is None else range(len(detections))
+    colours = [class_colour(kind) for kind in kinds]
     if detections.masks is not None:
         for i in rising:
             _mask(canvas, detections.masks.place(i), detections.masks.window(i), colours[i], mask_opacity, line)

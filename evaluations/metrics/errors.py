@@ -33,9 +33,9 @@ class ScoreCurves:
 
     @property
     def best_score(self) -> float:
-        """The score threshold with the highest F1 on average over the categories."""
+        """The score threshold with the highest F1 on average over the categories; of several the highest."""
         defined = self.f1[~np.isnan(self.f1).any(1)]
-        return float(self.scores[defined.mean(0).argmax()]) if len(defined) else float("nan")
+        return float(self.scores[::-1][defined.mean(0)[::-1].argmax()]) if len(defined) else float("nan")
 
 
 def score_curves(
