@@ -11,7 +11,9 @@ the same inputs, and their outputs are compared with ours before any time is bel
 - `ssdlite`, `fasterrcnn`: the whole predict call on a 480 x 640 photo, from the array to the boxes;
 - `training`: one SGD step of ResNet-50, batch 8;
 - `ssdlite-training`, `fasterrcnn-training`: one SGD step of a detector on photos and their objects, from the arrays to
-  the updated weights: SSDLite, batch 8, and Faster R-CNN on MobileNetV3 at 320 pixels, batch 2.
+  the updated weights: SSDLite, batch 8, and Faster R-CNN on MobileNetV3 at 320 pixels, batch 2;
+- the name of any of torchvision's detectors, segmentation models and some of its classifiers, left out unless asked
+  for: the whole predict call on the same photo, from the array to the boxes, label map or probabilities.
 
 Peak memory is the most that the whole process held (resident), loading included. Thread pools are told to sleep rather
 than spin (`GOMP_SPINCOUNT`), and OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE, which slow all that obey them, are removed.
@@ -59,6 +61,34 @@ TASKS = (
     Task("training", "resnet50", ("torch", "torch-nhwc"), "torch", 0.9),
     Task("ssdlite-training", "ssdlite320_mobilenet_v3_large", ("torch",), "torch", 0.9),
     Task("fasterrcnn-training", "fasterrcnn_mobilenet_v3_large_320_fpn", ("torch",), "torch", 0.9),
+)
+
+
+# Two-stage detectors may take 0.55 of torch's time, the others less than all of it.
+PREDICT = tuple(
+    Task(model, model, ("torch",), "torch", 0.55 if "rcnn" in model else 1.0)
+    for model in (
+        "fasterrcnn_resnet50_fpn_v2",
+        "fasterrcnn_mobilenet_v3_large_fpn",
+        "fasterrcnn_mobilenet_v3_large_320_fpn",
+        "maskrcnn_resnet50_fpn",
+        "maskrcnn_resnet50_fpn_v2",
+        "keypointrcnn_resnet50_fpn",
+        "retinanet_resnet50_fpn",
+        "retinanet_resnet50_fpn_v2",
+        "fcos_resnet50_fpn",
+        "ssd300_vgg16",
+        "fcn_resnet50",
+        "fcn_resnet101",
+        "deeplabv3_resnet50",
+        "deeplabv3_resnet101",
+        "deeplabv3_mobilenet_v3_large",
+        "lraspp_mobilenet_v3_large",
+        "mobilenet_v3_large",
+        "resnet50",
+        "efficientnet_b0",
+        "vit_b_16",
+    )
 )
 
 
@@ -146,13 +176,15 @@ def interleave(workers: Mapping[str, Worker], rounds: int) -> dict[str, list[flo
 
 
 def agreement(ours: Arrays, theirs: Arrays) -> str:
-    """How far two outputs agree: the largest relative difference, or the share of detections found by both.
+    """How far two outputs agree: the largest relative difference, or the share of pixels or detections found by both.
 
     A detection is found when the other has one of the same label, IoU >= 0.99 and a score within 1e-3. Those of labels
     that we drop, because COCO never used them ("known" has the others), do not count.
     """
     if "boxes" not in ours:
         name = next(iter(ours))
+        if name == "map":
+            return f"{(ours[name] == theirs[name]).mean():.2%} of the pixels of one class"
         difference = np.abs(ours[name] - theirs[name]).max() / max(float(np.abs(theirs[name]).max()), 1e-12)
         return f"{name} differ by {difference:.1e}"
     counted = np.isin(theirs["labels"], ours["known"])
@@ -216,7 +248,7 @@ def table(results: Sequence[Result]) -> str:
             f"{r.task:<21}{r.engine:<13}{r.version[:20]:<22}{middle:10.1f}{f'{low:.1f}-{high:.1f}':>16}{share:>9}"
             f"{busy}{r.peak_mb:9.0f}  {r.agreement}"
         )
-    for task in TASKS:
+    for task in TASKS + PREDICT:
         mine, its = ours.get(task.name), by_name.get((task.name, task.against))
         if mine and its:
             # by turn: a machine that slows down for a while slows both
@@ -269,7 +301,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="chainsight benchmark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--peer-python", default=sys.executable, help="the interpreter that has the other engines")
-    parser.add_argument("--tasks", nargs="+", default=[t.name for t in TASKS], choices=[t.name for t in TASKS])
+    names = [t.name for t in TASKS + PREDICT]
+    parser.add_argument("--tasks", nargs="+", default=[t.name for t in TASKS], choices=names)
     parser.add_argument("--weights", nargs="+", default=[], metavar="MODEL=SOURCE", help="entry or file; else random")
     parser.add_argument("--photo", type=Path, help="a photo for the detectors; else a pattern of 480 x 640")
     parser.add_argument("--rounds", type=int, default=15)
@@ -277,7 +310,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     sources = dict(item.split("=", 1) for item in options.weights)
-    tasks = [t for t in TASKS if t.name in options.tasks]
+    tasks = [t for t in TASKS + PREDICT if t.name in options.tasks]
     load_before = os.getloadavg()[0]
     if hasattr(os, "sched_setaffinity"):  # all processes share the same processors, the busy one too
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])

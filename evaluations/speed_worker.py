@@ -85,6 +85,10 @@ def chainsight_run(task: str, model_name: str, state: Arrays, given: Arrays) -> 
 
     def predict() -> Mapping[str, Any]:
         found = model.predict(given["photo"], score_threshold=None)
+        if hasattr(found, "probabilities") and found.probabilities.ndim == 1:
+            return {"probabilities": found.probabilities}
+        if not hasattr(found, "boxes"):
+            return {"map": found.labels}
         ids = np.array(found.category_ids)
         return {"boxes": found.boxes, "scores": found.scores, "labels": ids[found.labels], "known": ids}
 
@@ -98,11 +102,12 @@ def torch_run(task: str, model_name: str, state: Arrays, given: Arrays, channels
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     tensors = {k: torch.from_numpy(v) for k, v in state.items()}
     api.WeightsEnum.get_state_dict = lambda *_, **__: tensors  # in place of the download
-    detector = task not in ("network", "training")
-    options: dict[str, Any] = {"weights_backbone": None} if detector else {}
+    entry = api.get_model_weights(model_name).DEFAULT
+    kind = api.get_model_builder(model_name).__module__.split(".")[2]
+    options: dict[str, Any] = {"weights_backbone": None} if kind in ("detection", "segmentation") else {}
     if task in BATCHES:
         options["trainable_backbone_layers"] = 6  # all
-    model = api.get_model(model_name, weights="COCO_V1" if detector else "IMAGENET1K_V1", **options)
+    model = api.get_model(model_name, weights=entry, **options)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     model = model.to(memory_format=layout)
     if task == "training":
@@ -143,9 +148,17 @@ def torch_run(task: str, model_name: str, state: Arrays, given: Arrays, channels
         image = torch.from_numpy(given["image"]).to(memory_format=layout)
         return str(torch.__version__), lambda: {"logits": model(image).numpy()}
 
+    prepare, pillow = entry.transforms(), importlib.import_module("PIL.Image")
+
     def predict() -> Mapping[str, Any]:
-        image = torch.from_numpy(given["photo"]).permute(2, 0, 1).float() / 255
-        return {k: v.numpy() for k, v in model([image])[0].items()}
+        if kind == "detection":
+            image = torch.from_numpy(given["photo"]).permute(2, 0, 1).float() / 255
+            return {k: v.numpy() for k, v in model([image])[0].items()}
+        output = model(prepare(pillow.fromarray(given["photo"]))[None])
+        if kind == "segmentation":
+            logits = torch.nn.functional.interpolate(output["out"], given["photo"].shape[:2], mode="bilinear")
+            return {"map": logits.argmax(1)[0].numpy()}
+        return {"probabilities": output.softmax(1)[0].numpy()}
 
     return str(torch.__version__), predict
 
