@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from . import kernels
 from .device import Array, get_namespace, to_numpy
 from .kernels.tape import tape
 
@@ -110,6 +111,7 @@ class Function:
     Tensor([12.], shape (1,), float32)
     """
 
+    moves = False  # whether it takes values of any kind, bfloat16 too, for it computes nothing
     needs_grad: tuple[bool, ...] = ()
     rank = 0  # greater than that of every function upstream: the order of the walk
     serial = 0  # the order of creation: among equal ranks the walk must not depend on addresses, or sums would vary
@@ -145,6 +147,9 @@ class Function:
         self.needs_grad = tuple(t.requires_grad for t in tensors)
         self.recording = _state.recording and True in self.needs_grad
         values = [t._data for t in tensors]
+        kinds = [v.dtype.kind for v in values]
+        if "V" in kinds and not (self.moves and kinds.count("V") == len(kinds)):
+            values = [kernels.widen(v) for v in values]
         noted = None if tape.notes is None else len(tape.notes.steps)
         results = self.forward(*values)
         if noted is not None:

@@ -88,7 +88,7 @@ def planned(module: Module, x: Tensor, method: str = "forward") -> Any:
     if is_recording() or not isinstance(x.data, np.ndarray) or kernels.backend_name() != "onednn":
         return getattr(module, method)(x)
     plans = _plans.of.setdefault(module, OrderedDict())
-    key = (method, x.shape, x.dtype, module.training)
+    key = (method, x.shape, x.dtype, module.training, kernels.precision())
     if key not in plans:
         plans[key] = None
         if len(plans) > SHAPES:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from . import kernels
 from .device import Array, device_of, get_namespace, to_numpy
 from .function import Function, backward
 
@@ -96,8 +97,8 @@ class Tensor:
         return get_namespace(self._data)
 
     def numpy(self) -> np.ndarray:
-        """The values on the host, shared with the tensor if it lives there."""
-        return to_numpy(self._data)
+        """The values on the host, shared with the tensor if it lives there (and is no bfloat16, of inference)."""
+        return to_numpy(kernels.widen(self._data))
 
     def item(self) -> float:
         """The value of a tensor of one element as a Python number."""
@@ -159,7 +160,7 @@ class Tensor:
             facts.append(f"by {self.creator.name}")
         elif self.requires_grad:
             facts.append("requires_grad")
-        values = to_numpy(self._data)
+        values = self.numpy()
         if self.size <= 20:
             text = np.array2string(values, separator=", ", precision=6).replace("\n", "\n       ")
         elif values.dtype.kind == "f":

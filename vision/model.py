@@ -17,7 +17,7 @@ import cv2
 import numpy as np
 from PIL import Image
 
-from ..core import Tensor, no_grad
+from ..core import Tensor, kernels, no_grad
 from ..core import functions as F
 from ..core.layers import BatchNorm2d, Module
 from ..core.plan import planned
@@ -49,6 +49,7 @@ class Model(Module, Generic[Result]):
     entry: WeightsEntry | None = None
     weights_file: Path | None = None
     about: Mapping[str, Any] = {}
+    precision = "f32"  # of ``predict``; see ``core.kernels.use_precision``
     frozen_norms = False  # batch norms use the stored statistics in training too, as for folded weights
 
     def train(self: M, mode: bool = True) -> M:
@@ -114,7 +115,7 @@ class Model(Module, Generic[Result]):
                 raise
             kind = next(k for k in (ImageError, ValueError, TypeError) if isinstance(error, k))
             raise kind(f"{place}{error}") from error
-        with _evaluating(self), no_grad():
+        with _evaluating(self), no_grad(), kernels.use_precision(self.precision):
             return self.predict_image(image, score_threshold)
 
     def save(self, path: str | os.PathLike[str], **facts: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core import kernels
 from ..core.layers import init
 from ..weights import download, writer
 from ..weights.entry import PACKAGE, WeightsEntry
@@ -103,6 +104,7 @@ def load(
     weights: str | os.PathLike[str] | None = "default",
     categories: Sequence[str] | None = None,
     device: str | None = None,
+    precision: str = "f32",
 ) -> Model[Any]:
     """A model of the zoo, ready to predict.
 
@@ -112,7 +114,8 @@ def load(
     published one with its name or sha256, else of the model's first entry, or of the entry named before it, as in
     "IMAGENET1K_V1=my.pth". With ``categories``, names of classes other than those of the weights, the layers that
     depend on the classes start fresh, and the log says which. A saved model's file, by itself or as ``weights``, brings
-    its classes along. Files are downloaded once and verified. Raises ValueError for an unknown model or entry,
+    its classes along. Files are downloaded once and verified. With ``precision="bf16"`` the model predicts in bfloat16,
+    on processors that have it in a fraction of the time. Raises ValueError for an unknown model, entry or precision,
     WeightsError for a file that is broken or does not fit, DownloadError for one that cannot be fetched.
 
     >>> model = load("nanodet_g", weights=None, categories=["boat", "buoy"])
@@ -145,6 +148,8 @@ def load(
                 fill(model, info, path, keep_classes=_same_names(model, info, entry))
             if entry is not None:
                 model.entry = entry
+    with kernels.use_precision(precision):  # raises where it cannot be had
+        model.precision = precision
     return model.to(device).eval() if device is not None else model.eval()
 
 

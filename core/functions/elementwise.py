@@ -21,9 +21,11 @@ def operands(name: str, *values: Any) -> tuple[Tensor, ...]:
     """
     tensors = [v for v in values if isinstance(v, Tensor)]
     first = next((t for t in tensors if t.dtype.kind == "f"), tensors[0])
-    xp, dtype = first.xp, first.dtype
+    xp, dtype = first.xp, np.dtype(np.float32) if first.dtype.kind == "V" else first.dtype
     made = []
     for v in values:
+        if isinstance(v, Tensor) and v.dtype.kind == "V":
+            v = wrap(kernels.widen(v._data))
         if isinstance(v, (int, float, np.generic)):
             if dtype.kind != "f" and isinstance(v, float):
                 raise TypeError(f"{name}: an integer tensor meets the number {v}: convert it with astype first")

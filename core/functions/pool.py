@@ -27,6 +27,8 @@ def _check_images(name: str, x: Array) -> None:
 
 
 class MaxPool2d(Function):
+    moves = True
+
     def __init__(self, spec: PoolSpec) -> None:
         self.spec = spec
 

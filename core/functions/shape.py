@@ -24,6 +24,8 @@ def axes_of(name: str, axis: Axis, ndim: int) -> tuple[int, ...]:
 
 
 class Reshape(Function):
+    moves = True
+
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
 
@@ -39,6 +41,8 @@ class Reshape(Function):
 
 
 class Transpose(Function):
+    moves = True
+
     def __init__(self, axes: tuple[int, ...]) -> None:
         self.axes = axes
 
@@ -53,6 +57,8 @@ class Transpose(Function):
 
 
 class BroadcastTo(Function):
+    moves = True
+
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape
 
@@ -91,6 +97,8 @@ def _is_basic(index: Any) -> bool:
 class GetItem(Function):
     """x[index] for a basic index (a view) or an array index (a copy)."""
 
+    moves = True
+
     def __init__(self, index: Any) -> None:
         self.index = index
 
@@ -125,6 +133,8 @@ class ScatterAdd(Function):
 
 
 class Concatenate(Function):
+    moves = True
+
     def __init__(self, axis: int) -> None:
         self.axis = axis
 
@@ -144,6 +154,8 @@ class Concatenate(Function):
 
 
 class Split(Function):
+    moves = True
+
     def __init__(self, sizes: Sequence[int], axis: int) -> None:
         self.sizes, self.axis = sizes, axis
 

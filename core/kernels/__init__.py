@@ -26,10 +26,11 @@ from .reference import max_pool2d_indices as max_pool2d_indices
 from .specs import ConvSpec as ConvSpec
 from .specs import PoolSpec as PoolSpec
 
-_FLOAT32 = np.dtype(np.float32)
+_FLOAT32, _BFLOAT16 = onednn.FLOAT32, onednn.BFLOAT16
 _SMALL_PRODUCT = 32768  # multiplications below which NumPy's call costs less
 _SMALL_ACTIVATION = 16384  # elements below which NumPy's calls cost less
 _LOSE_NAN = ("relu", "relu6", "clip", "hard_sigmoid")  # oneDNN's give a number for NaN: divergence would go unseen
+_precision: ContextVar[str] = ContextVar("precision", default="f32")
 RELU: Activation = ("relu", 0.0, 0.0)
 _reference_only: ContextVar[bool] = ContextVar("reference_only", default=os.environ.get("CHAINSIGHT_ONEDNN") == "0")
 
@@ -49,11 +50,51 @@ def use_reference() -> Iterator[None]:
         _reference_only.reset(token)
 
 
-def _fast(*arrays: Array) -> bool:
+def precision() -> str:
+    """What convolutions and linear layers of inference multiply: "f32" or "bf16"."""
+    return _precision.get()
+
+
+@contextmanager
+def use_precision(name: str) -> Iterator[None]:
+    """Multiply in "f32" or "bf16" (8 bits of mantissa, sums in float32) in this context (and thread), in inference.
+
+    Raises ValueError for another name, and for "bf16" where the processor or the library lacks it.
+
+    >>> with use_precision("f32"):
+    ...     precision()
+    'f32'
+    """
+    if name not in ("f32", "bf16"):
+        raise ValueError(f'expected a precision of "f32" or "bf16", got {name!r}')
+    library = onednn.load() if _fast() else None
+    if name == "bf16" and not (library and library.has_bfloat16):
+        lack = "a processor with avx512_bf16 or amx_bf16" if library else "oneDNN, which is missing or switched off"
+        raise ValueError(f"bf16 needs {lack}: use f32")
+    token = _precision.set(name)
+    try:
+        yield
+    finally:
+        _precision.reset(token)
+
+
+def _kinds(inner: bool) -> tuple[onednn.Kind, onednn.Kind]:
+    """What a kernel of inference multiplies, and its results: always float32 where the network may end."""
+    kind = _BFLOAT16 if precision() == "bf16" else _FLOAT32
+    return kind, kind if inner else _FLOAT32
+
+
+def widen(x: Array) -> Array:
+    """x itself, but float32 instead of bfloat16."""
+    return onednn.arrange(x, _FLOAT32) if x.dtype.kind == "V" else x
+
+
+def _fast(*arrays: Array, bfloat16: bool = False) -> bool:
     """Whether oneDNN may take these arrays: all float32 of NumPy (None is a missing bias), and the library there."""
     for a in arrays:
-        if a is not None and not (isinstance(a, np.ndarray) and a.dtype == _FLOAT32):
-            return False
+        if a is None or (isinstance(a, np.ndarray) and (a.dtype == _FLOAT32 or (bfloat16 and a.dtype == _BFLOAT16))):
+            continue
+        return False
     return not _reference_only.get() and onednn.load() is not None
 
 
@@ -115,9 +156,9 @@ def max_pool2d(x: Array, spec: PoolSpec, need_state: bool = True) -> tuple[Array
 
     The reference keeps NaN and -inf; oneDNN skips NaN, and its least result is the lowest finite float32.
     """
-    if _fast(x) and (found := onednn.pool2d(x, spec, "max", need_state)) is not None:
+    if _fast(x, bfloat16=True) and (found := onednn.pool2d(x, spec, "max", need_state)) is not None:
         return found[0], PoolState(spec, found[1], True)
-    y, taps = reference.max_pool2d(x, spec)
+    y, taps = reference.max_pool2d(widen(x), spec)
     return y, PoolState(spec, taps, False)
 
 
@@ -253,29 +294,37 @@ def _like(x: Array) -> Array:
 class FusedConv2d:
     """A convolution prepared for inference: activation(conv(x) + b + residual) in one pass over the output.
 
-    The weights are packed for the kernel at the first call: later changes of the array have no effect.
+    The weights are packed for the kernel at the first call: later changes of the array have no effect. With "bf16"
+    results are bfloat16 after an activation, and ``inner`` says so of others; see ``use_precision``.
 
     >>> conv = FusedConv2d(np.ones((1, 1, 3, 3), np.float32), None, ConvSpec(), ("relu", 0.0, 0.0))
     >>> conv(np.ones((1, 1, 3, 4), np.float32)).tolist()
     [[[[9.0, 9.0]]]]
     """
 
-    def __init__(self, w: Array, b: Array | None, spec: ConvSpec, activation: Activation | None = None) -> None:
+    def __init__(
+        self, w: Array, b: Array | None, spec: ConvSpec, activation: Activation | None = None, inner: bool = False
+    ) -> None:
         self.b, self.spec, self.activation = b, spec, activation
-        self._onednn = onednn.FusedConv2d(w, b, spec, activation) if _fast(w, b) else None
+        kinds = _kinds(inner or activation is not None)
+        self._onednn = onednn.FusedConv2d(w, b, spec, activation, kinds) if _fast(w, b) else None
         self._w = w if self._onednn is None else None
         self._winograd: winograd.Winograd | None = None
 
     def __call__(self, x: Array, residual: Array | None = None) -> Array:
-        if self._onednn is not None and _fast(x, residual):
-            if residual is None and winograd.pays(x.shape, self._onednn.shape, self.spec):
+        if self._onednn is not None and _fast(x, residual, bfloat16=True):
+            if (
+                residual is None
+                and self._onednn.kinds[0] == x.dtype == _FLOAT32
+                and winograd.pays(x.shape, self._onednn.shape, self.spec)
+            ):
                 if self._winograd is None:
                     self._winograd = winograd.Winograd(self._onednn.plain(), self.b, self.activation)
                 return self._winograd(x)
             if (y := self._onednn(x, residual)) is not None:
                 return y
         w = self._w if self._onednn is None else self._onednn.plain()
-        return _finish(reference.conv2d(x, w, self.b, self.spec), residual, self.activation)
+        return _finish(reference.conv2d(widen(x), w, self.b, self.spec), residual, self.activation)
 
 
 class FusedLinear:
@@ -283,20 +332,21 @@ class FusedLinear:
 
     def __init__(self, w: Array, b: Array | None, activation: Activation | None = None) -> None:
         self.b, self.activation, self._out = b, activation, w.shape[0]
-        self._onednn = onednn.FusedLinear(w, b, activation) if _fast(w, b) else None
+        kinds = _kinds(activation is not None)
+        self._onednn = onednn.FusedLinear(w, b, activation, kinds) if _fast(w, b) else None
         self._w = w if self._onednn is None else None
 
     def __call__(self, x: Array, residual: Array | None = None) -> Array:
-        if self._onednn is not None and _fast(x, residual):
+        if self._onednn is not None and _fast(x, residual, bfloat16=True):
             rows = prod(x.shape[:-1])
             wide = None if residual is None else residual.reshape(rows, self._out)
             y = self._onednn(x.reshape(rows, x.shape[-1]), wide)
             if y is not None:
                 return y.reshape(*x.shape[:-1], self._out)
         w = self._w if self._onednn is None else self._onednn.plain().T
-        return _finish(reference.linear(x, w, self.b), residual, self.activation)
+        return _finish(reference.linear(widen(x), w, self.b), residual, self.activation)
 
 
 def _finish(y: Array, residual: Array | None, activation: Activation | None) -> Array:
-    y = y if residual is None else y + residual
+    y = y if residual is None else y + widen(residual)
     return y if activation is None else activate(y, activation)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 import threading
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,7 +97,9 @@ class Pool:
             place = bisect_left(self._idle, nbytes, key=lambda block: block.nbytes)
             # A block of up to twice the size is taken: its pages are in memory already, fresh ones are not.
             if place < len(self._idle) and self._idle[place].nbytes <= 2 * nbytes + _PAGE:
-                block = self._idle.pop(place)
+                # Of blocks of one size the last one used, which may lie in a cache.
+                place = bisect_right(self._idle, self._idle[place].nbytes, key=lambda block: block.nbytes)
+                block = self._idle.pop(place - 1)
                 self._idle_bytes -= block.nbytes
             else:
                 block = self._allocate(-(-nbytes // _PAGE) * _PAGE)

@@ -1,4 +1,4 @@
-"""The heavy operations through oneDNN (3.x) by ctypes, for float32 NumPy arrays.
+"""The heavy operations through oneDNN (3.x) by ctypes, for float32 NumPy arrays; inference also in bfloat16.
 
 Every operation returns None when oneDNN has no good kernel for it (or nothing is to be computed): the caller then takes
 the reference. Compiled primitives are cached per thread by shape, with their memory objects and argument arrays built
@@ -28,11 +28,13 @@ from .tape import tape
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Activation = tuple[str, float, float]
 Shape = tuple[int, ...]
+Kind = np.dtype[Any]  # of an array's elements: FLOAT32 or BFLOAT16
+Kinds = tuple[Kind, Kind]
 logger = logging.getLogger("chainsight")
 
 # Numbers of dnnl_types.h (oneDNN 3).
 _SUCCESS, _UNIMPLEMENTED = 0, 3
-_F32, _ANY, _CPU, _IN_ORDER, _USER_SCRATCHPAD = 3, 1, 1, 1, 1
+_ANY, _CPU, _IN_ORDER, _USER_SCRATCHPAD = 1, 1, 1, 1
 _TRAINING, _INFERENCE, _BACKWARD = 64, 96, 128
 _DIRECT, _BINARY_ADD = 1, 0x1FFF0
 _POOLINGS = {"max": 0x1FF, "include": 0x2FF, "exclude": 0x3FF}
@@ -59,6 +61,10 @@ _ACTIVATIONS: dict[str, tuple[int, float | None, float | None]] = {
 # Those whose gradient is computed from the output, with the algorithm that does so.
 _FROM_OUTPUT = {"relu": 0x100, "tanh": 0x101, "sigmoid": 0x104, "relu6": 0x106}
 _CACHED_PROGRAMS = 4096
+FLOAT32 = np.dtype(np.float32)
+BFLOAT16 = np.dtype("V2")  # NumPy has no such type: these arrays hold the bits, which can be moved but not added
+_KINDS = {FLOAT32: 3, BFLOAT16: 2}
+_BFLOAT16_INSTRUCTIONS = 0x80  # in dnnl_cpu_isa_t
 
 
 class _Version(ctypes.Structure):
@@ -104,6 +110,7 @@ class _Library:
         self.execute = self.slow.dnnl_primitive_execute
         self.execute.argtypes = (c_void_p, c_void_p, c_int, c_void_p)
         self.engine = self.create("engine", _CPU, c_size_t(0))
+        self.has_bfloat16 = bool(self.slow.dnnl_get_effective_cpu_isa() & _BFLOAT16_INSTRUCTIONS)
 
     def create(self, kind: str, *arguments: Any) -> _Handle:
         """A new object of the library; raises _Unsupported when it has no implementation."""
@@ -346,23 +353,25 @@ def _dims(*values: int) -> Any:
     return (c_int64 * 12)(*values)
 
 
-def _describe(library: _Library, shape: Sequence[int], strides: Sequence[int] | None = None) -> _Handle:
-    """float32 memory of this shape; strides in elements, or the library's own choice."""
+def _describe(
+    library: _Library, shape: Sequence[int], strides: Sequence[int] | None = None, kind: Kind = FLOAT32
+) -> _Handle:
+    """Memory of this shape; strides in elements, or the library's own choice."""
     if 0 in shape:
         raise _Unsupported  # nothing to compute
     if strides is None:
-        return library.create("any_desc", len(shape), _dims(*shape), _F32, _ANY)
-    return library.create("memory_desc", len(shape), _dims(*shape), _F32, _dims(*strides))
+        return library.create("any_desc", len(shape), _dims(*shape), _KINDS[kind], _ANY)
+    return library.create("memory_desc", len(shape), _dims(*shape), _KINDS[kind], _dims(*strides))
 
 
-def _dense(library: _Library, shape: Sequence[int]) -> _Handle:
+def _dense(library: _Library, shape: Sequence[int], kind: Kind = FLOAT32) -> _Handle:
     """Memory in C order."""
-    return _describe(library, shape, [prod(shape[axis + 1 :]) for axis in range(len(shape))])
+    return _describe(library, shape, [prod(shape[axis + 1 :]) for axis in range(len(shape))], kind)
 
 
-def _nhwc(library: _Library, shape: Shape) -> _Handle:
+def _nhwc(library: _Library, shape: Shape, kind: Kind = FLOAT32) -> _Handle:
     _, c, h, w = shape
-    return _describe(library, shape, (h * w * c, 1, w * c, c))
+    return _describe(library, shape, (h * w * c, 1, w * c, c), kind)
 
 
 def _eltwise(activation: Activation) -> tuple[int, c_float, c_float]:
@@ -403,15 +412,32 @@ def _build_transpose(library: _Library, shape: Shape) -> _Program:
 
 def _channels_last(x: Floats) -> Floats:
     """x itself where it is dense in channels-last order, a copy otherwise."""
-    _, c, h, w = x.shape
-    if x.strides == (h * w * c * 4, 4, w * c * 4, c * 4) or x.transpose(0, 2, 3, 1).flags.c_contiguous:
+    (_, c, h, w), s = x.shape, x.itemsize
+    if x.strides == (h * w * c * s, s, w * c * s, c * s) or x.transpose(0, 2, 3, 1).flags.c_contiguous:
         return x
-    y = memory.empty(x.shape)
-    program = _cached(("transpose", x.shape), _build_transpose, x.shape) if x.flags.c_contiguous else None
-    if program is None:
-        y[...] = x
-    else:
+    y = memory.empty(x.shape, x.dtype)
+    turns = x.flags.c_contiguous and x.dtype == FLOAT32
+    program = _cached(("transpose", x.shape), _build_transpose, x.shape) if turns else None
+    if program is not None:
         program.run(x, y)
+    else:
+        if tape.notes is not None:
+            tape.notes.add(np.copyto, y, x)
+        y[...] = x
+    return y
+
+
+def _build_conversion(library: _Library, size: int, source: Kind, target: Kind) -> _Program:
+    return _reorder(library, _dense(library, (size,), source), _dense(library, (size,), target))
+
+
+def arrange(x: Any, kind: Kind) -> Any:
+    """x of this kind, dense: channels-last if it has rank 4, else in C order."""
+    x = _channels_last(x) if x.ndim == 4 else np.ascontiguousarray(x)
+    if x.dtype == kind or x.size == 0:
+        return x.view(kind) if x.dtype == kind else np.empty(x.shape, kind)
+    y = memory.empty(x.shape, kind)
+    _cached(("convert", x.size, x.dtype, kind), _build_conversion, x.size, x.dtype, kind).run(x, y)
     return y
 
 
@@ -438,7 +464,7 @@ class _Packing:
         return bool(library.fast.dnnl_memory_desc_equal(self.chosen, desc))
 
     def empty(self) -> Floats:
-        return memory.empty((self.nbytes // 4,))
+        return memory.empty((self.nbytes,), np.uint8)
 
     def pack(self, w: Floats) -> Floats:
         """The weights in the primitive's layout (w itself if that is its layout)."""
@@ -456,16 +482,19 @@ class _Packing:
         w = memory.empty((prod(self.shape),)).reshape(self.shape)
         program = _cached((self, "back"), self.build, w.strides, True)
         if program is False:
-            return packed.reshape(self.shape)
+            return packed.view(np.float32).reshape(self.shape)
         program.run(packed, w)
         return w
 
 
 class _Fused:
-    """Weights packed in each layout some input shape has asked for so far (mostly one), with bias and activation."""
+    """Weights packed in each layout some input shape has asked for so far (mostly one), with bias and activation.
 
-    def __init__(self, w: Floats, b: Floats | None, outputs: int, activation: Activation | None) -> None:
-        self.shape, self.activation = w.shape, activation
+    ``kinds`` are what is multiplied, and the results.
+    """
+
+    def __init__(self, w: Floats, b: Floats | None, outputs: int, activation: Activation | None, kinds: Kinds) -> None:
+        self.shape, self.activation, self.kinds = w.shape, activation, kinds
         self.b = np.zeros(outputs, np.float32) if b is None else np.ascontiguousarray(b)
         self.w: Floats | None = w  # let go when packed
         self.token = object()  # names these weights in the threads' caches without keeping them alive
@@ -490,19 +519,20 @@ class _Fused:
         """The weights as an ordinary array."""
         return self.w if self.w is not None else self.layouts[0][0].unpack(self.layouts[0][1])
 
-    def build(self, library: _Library, x_shape: Shape, residual: bool) -> tuple[_Program, Shape, int]:
+    def build(self, library: _Library, x_shape: Shape, residual: Kind | None) -> tuple[_Program, Shape, int]:
         """The program for inputs of this shape, the shape of the output and the number of the weights' layout."""
         raise NotImplementedError
 
-    def run(self, x: Floats, residual: Floats | None, arrange: Callable[[Floats], Floats]) -> Floats | None:
-        found = _cached((self.token, x.shape, residual is None), self.build, x.shape, residual is not None)
+    def __call__(self, x: Floats, residual: Floats | None) -> Floats | None:
+        added = None if residual is None else residual.dtype
+        found = _cached((self.token, x.shape, added), self.build, x.shape, added)
         if found is None:
             return None
         program, y_shape, layout = found
         if residual is not None:
-            residual = arrange(residual if residual.shape == y_shape else np.broadcast_to(residual, y_shape))
-        y = memory.empty(y_shape)
-        program.run(arrange(x), self.layouts[layout][1], y, self.b, residual)
+            residual = arrange(np.broadcast_to(residual, y_shape), residual.dtype)
+        y = memory.empty(y_shape, self.kinds[1])
+        program.run(arrange(x, self.kinds[0]), self.layouts[layout][1], y, self.b, residual)
         return y
 
 
@@ -510,7 +540,7 @@ class _Fused:
 
 
 def _conv_parts(
-    library: _Library, x_shape: Shape, w_shape: Shape, spec: ConvSpec
+    library: _Library, x_shape: Shape, w_shape: Shape, spec: ConvSpec, kinds: Kinds = (FLOAT32, FLOAT32)
 ) -> tuple[Shape, tuple[_Handle, _Handle, _Handle], list[Any]]:
     """Output shape; descriptions of input, weights and output; strides, dilation and padding as the library wants."""
     if x_shape[1] != w_shape[1] * spec.groups or w_shape[0] % spec.groups:
@@ -520,7 +550,9 @@ def _conv_parts(
     top, bottom, left, right = spec.padding
     dilation = _dims(spec.dilation[0] - 1, spec.dilation[1] - 1)
     geometry = [_dims(*spec.stride), dilation, _dims(top, left), _dims(bottom, right)]
-    return y_shape, (_nhwc(library, x_shape), _describe(library, grouped), _nhwc(library, y_shape)), geometry
+    kind, y_kind = kinds
+    x, w, y = _nhwc(library, x_shape, kind), _describe(library, grouped, None, kind), _nhwc(library, y_shape, y_kind)
+    return y_shape, (x, w, y), geometry
 
 
 class _Conv:
@@ -534,16 +566,14 @@ class _Conv:
         w_shape: Shape,
         spec: ConvSpec,
         bias: bool = False,
-        activation: Activation | None = None,
-        residual: bool = False,
     ) -> None:
         self.y_shape, (x, w, y), geometry = _conv_parts(library, x_shape, w_shape, spec)
-        attributes = _attributes(library, activation, y if residual else None)
+        attributes = _attributes(library)
         b, weights, engine = _dense(library, w_shape[:1]) if bias else None, _WEIGHTS, library.engine
         end = (*geometry, attributes)
         name = "convolution_{}_primitive_desc"
         desc = library.create(name.format("forward"), engine, _TRAINING, _DIRECT, x, w, b, y, *end)
-        arguments = _forward_arguments(bias, residual)
+        arguments = _forward_arguments(bias, False)
         end = (*geometry, desc, attributes)
         if kind == "data":
             desc = library.create(name.format("backward_data"), engine, _DIRECT, x, w, y, *end)
@@ -590,16 +620,22 @@ def conv2d_weight_grad(x: Floats, gy: Floats, w_shape: Shape, spec: ConvSpec) ->
 class FusedConv2d(_Fused):
     """A convolution with packed weights, bias, residual and activation in one pass; see ``kernels.FusedConv2d``."""
 
-    def __init__(self, w: Floats, b: Floats | None, spec: ConvSpec, activation: Activation | None) -> None:
-        super().__init__(w, b, w.shape[0], activation)
+    def __init__(
+        self, w: Floats, b: Floats | None, spec: ConvSpec, activation: Activation | None, kinds: Kinds
+    ) -> None:
+        super().__init__(w, b, w.shape[0], activation, kinds)
         self.spec = spec
 
-    def build(self, library: _Library, x_shape: Shape, residual: bool) -> tuple[_Program, Shape, int]:
-        conv = _Conv(library, "forward", x_shape, self.shape, self.spec, True, self.activation, residual)
-        return conv.program, conv.y_shape, self.packed(library, conv.packing)
-
-    def __call__(self, x: Floats, residual: Floats | None) -> Floats | None:
-        return self.run(x, residual, _channels_last)
+    def build(self, library: _Library, x_shape: Shape, residual: Kind | None) -> tuple[_Program, Shape, int]:
+        parts = _conv_parts(library, x_shape, self.shape, self.spec, self.kinds)
+        y_shape, (x, w, y), geometry = parts
+        added = None if residual is None else _nhwc(library, y_shape, residual)
+        attributes, b = _attributes(library, self.activation, added), _dense(library, self.shape[:1])
+        first = library.engine, _TRAINING, _DIRECT, x, w, b, y
+        desc = library.create("convolution_forward_primitive_desc", *first, *geometry, attributes)
+        program = _Program(library, desc, *_forward_arguments(True, residual is not None))
+        packing = _Packing(library, desc, _WEIGHTS, self.shape, self.spec.groups)
+        return program, y_shape, self.packed(library, packing)
 
 
 # Pooling. ``mode`` is "max", "include" or "exclude": whether the padding counts in a mean.
@@ -608,7 +644,9 @@ class FusedConv2d(_Fused):
 class _Pool:
     """The forward or the backward program of a pooling, the shape of its output and the size of its notes."""
 
-    def __init__(self, library: _Library, x_shape: Shape, spec: PoolSpec, mode: str, direction: int) -> None:
+    def __init__(
+        self, library: _Library, x_shape: Shape, spec: PoolSpec, mode: str, direction: int, kind: Kind
+    ) -> None:
         size = (x_shape[2], x_shape[3])
         self.y_shape = (*x_shape[:2], *spec.output_size(size))
         ends = list(spec.full_padding(size))
@@ -621,10 +659,10 @@ class _Pool:
         top, bottom, left, right = ends
         dilation = _dims(spec.dilation[0] - 1, spec.dilation[1] - 1)
         geometry = _dims(*spec.stride), _dims(*spec.kernel), dilation, _dims(top, left), _dims(bottom, right)
-        x, y, attributes = _nhwc(library, x_shape), _nhwc(library, self.y_shape), _attributes(library)
+        x, y, attributes = *(_nhwc(library, s, kind) for s in (x_shape, self.y_shape)), _attributes(library)
         name, parts = "pooling_{}_primitive_desc", (_POOLINGS[mode], x, y, *geometry)
-        kind = _INFERENCE if direction == _INFERENCE else _TRAINING
-        desc = library.create(name.format("forward"), library.engine, kind, *parts, attributes)
+        phase = _INFERENCE if direction == _INFERENCE else _TRAINING
+        desc = library.create(name.format("forward"), library.engine, phase, *parts, attributes)
         notes = (_WORKSPACE,) if mode == "max" and direction != _INFERENCE else ()
         self.notes = library.size(library.query(desc.value, _QUERY_ARGUMENT, _WORKSPACE)) if notes else 0
         if direction == _BACKWARD:
@@ -634,22 +672,22 @@ class _Pool:
             self.program = _Program(library, desc, _SRC, _DST, *notes)
 
 
-def _pool(x_shape: Shape, spec: PoolSpec, mode: str, direction: int) -> Any:
-    return _cached(("pool", x_shape, spec, mode, direction), _Pool, x_shape, spec, mode, direction)
+def _pool(*settings: Any) -> Any:
+    return _cached(("pool", *settings), _Pool, *settings)
 
 
 def pool2d(x: Floats, spec: PoolSpec, mode: str, need_notes: bool) -> tuple[Floats, Any] | None:
     """The pooled array and (for the maximum, if needed) the notes that the gradient takes."""
-    pool = _pool(x.shape, spec, mode, _TRAINING if need_notes else _INFERENCE)
+    pool = _pool(x.shape, spec, mode, _TRAINING if need_notes else _INFERENCE, x.dtype)
     if pool is None:
         return None
-    y, notes = memory.empty(pool.y_shape), memory.empty((pool.notes,), np.uint8) if pool.notes else None
+    y, notes = memory.empty(pool.y_shape, x.dtype), memory.empty((pool.notes,), np.uint8) if pool.notes else None
     pool.program.run(_channels_last(x), y, notes)
     return y, notes
 
 
 def pool2d_grad(gy: Floats, x_shape: Shape, spec: PoolSpec, mode: str, notes: Any = None) -> Floats | None:
-    pool = _pool(x_shape, spec, mode, _BACKWARD)
+    pool = _pool(x_shape, spec, mode, _BACKWARD, FLOAT32)
     if pool is None or pool.y_shape != gy.shape:
         return None
     gx = memory.empty(x_shape)
@@ -764,18 +802,29 @@ def _matrix(a: Floats) -> Floats:
 def _build_matmul(
     library: _Library,
     a: tuple[Shape, Shape],
-    b: tuple[Shape, Shape | None],
+    b: tuple[Shape, Shape],
     bias: bool,
-    activation: Activation | None = None,
-    residual: bool = False,
 ) -> _Program:
-    """Both matrices are given by shape and strides in bytes; no strides let the library choose."""
-    left, right = (_describe(library, shape, strides and [s // 4 for s in strides]) for shape, strides in (a, b))
-    y = _dense(library, (*a[0][:-1], b[0][-1]))
-    row = _dense(library, (1, b[0][-1])) if bias else None
-    attributes = _attributes(library, activation, y if residual else None)
-    desc = library.create("matmul_primitive_desc", library.engine, left, right, row, y, attributes)
-    return _Program(library, desc, *_forward_arguments(bias, residual))
+    """Both matrices are given by shape and strides in bytes."""
+    left, right = (_describe(library, shape, [s // 4 for s in strides]) for shape, strides in (a, b))
+    return _matmul_program(library, left, right, (*a[0][:-1], b[0][-1]), bias)
+
+
+def _matmul_program(
+    library: _Library,
+    left: _Handle,
+    right: _Handle,
+    y_shape: Shape,
+    bias: bool,
+    y_kind: Kind = FLOAT32,
+    activation: Activation | None = None,
+    residual: Kind | None = None,
+) -> _Program:
+    row = _dense(library, (1, y_shape[-1])) if bias else None
+    added = None if residual is None else _dense(library, y_shape, residual)
+    parts = left, right, row, _dense(library, y_shape, y_kind), _attributes(library, activation, added)
+    desc = library.create("matmul_primitive_desc", library.engine, *parts)
+    return _Program(library, desc, *_forward_arguments(bias, residual is not None))
 
 
 def matmul(a: Floats, b: Floats, bias: Floats | None = None, out: Floats | None = None) -> Floats | None:
@@ -795,14 +844,11 @@ def matmul(a: Floats, b: Floats, bias: Floats | None = None, out: Floats | None 
 class FusedLinear(_Fused):
     """A linear layer with packed weights, bias, residual and activation in one pass; see ``kernels.FusedLinear``."""
 
-    def __init__(self, w: Floats, b: Floats | None, activation: Activation | None) -> None:
-        super().__init__(w.T, b, w.shape[0], activation)
+    def __init__(self, w: Floats, b: Floats | None, activation: Activation | None, kinds: Kinds) -> None:
+        super().__init__(w.T, b, w.shape[0], activation, kinds)
 
-    def build(self, library: _Library, x_shape: Shape, residual: bool) -> tuple[_Program, Shape, int]:
-        a, b = (x_shape, (4 * x_shape[1], 4)), (self.shape, None)
-        program = _build_matmul(library, a, b, True, self.activation, residual)
-        packing = _Packing(library, program.desc, _WEIGHTS, self.shape)
-        return program, (x_shape[0], self.shape[1]), self.packed(library, packing)
-
-    def __call__(self, x: Floats, residual: Floats | None) -> Floats | None:
-        return self.run(x, residual, np.ascontiguousarray)
+    def build(self, library: _Library, x_shape: Shape, residual: Kind | None) -> tuple[_Program, Shape, int]:
+        x, w = _dense(library, x_shape, self.kinds[0]), _describe(library, self.shape, None, self.kinds[0])
+        y_shape = x_shape[0], self.shape[1]
+        program = _matmul_program(library, x, w, y_shape, True, self.kinds[1], self.activation, residual)
+        return program, y_shape, self.packed(library, _Packing(library, program.desc, _WEIGHTS, self.shape))

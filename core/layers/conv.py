@@ -95,9 +95,9 @@ class Conv2d(Module):
             if norm is not None:
                 scale, shift = (t.data for t in norm.scale_shift())
                 w, b = w * scale.reshape(-1, 1, 1, 1), shift if b is None else b * scale + shift
-            return kernels.FusedConv2d(w, b, self.spec, absorbed)
+            return kernels.FusedConv2d(w, b, self.spec, absorbed, norm is not None)
 
-        kernel = self.packed.get((id(norm), absorbed, x.dtype), tensors, make)
+        kernel = self.packed.get((id(norm), absorbed, kernels.precision()), tensors, make)
         return wrap(kernel(x.data, None if residual is None else residual.data))
 
     def describe(self) -> str:

@@ -39,7 +39,7 @@ class Linear(Module):
         tensors: list[Tensor] = [self.weight] if self.bias is None else [self.weight, self.bias]
         bias = None if self.bias is None else self.bias.data
         kernel = self.packed.get(
-            (absorbed, x.dtype),
+            (absorbed, kernels.precision()),
             tensors,
             lambda: kernels.FusedLinear(self.weight.data, bias, absorbed),
         )
