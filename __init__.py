@@ -17,6 +17,7 @@ _PUBLIC = {  # name: (module, attribute); resolved at first use, so that importi
     "Sample": (".vision.sample", "Sample"),
     "SegmentationMap": (".vision.results", "SegmentationMap"),
     "WeightsError": (".weights.errors", "WeightsError"),
+    "card": (".vision.cards", "card"),
     "core": (".core", None),
     "datasets": (".datasets", None),
     "evaluate": (".evaluating", "evaluate"),
@@ -40,6 +41,7 @@ __all__ = [
     "SegmentationMap",
     "WeightsError",
     "__version__",
+    "card",
     "core",
     "datasets",
     "evaluate",
@@ -59,6 +61,7 @@ if TYPE_CHECKING:
     from .datasets import Dataset
     from .evaluating import evaluate
     from .training import fit
+    from .vision.cards import card
     from .vision.categories import Categories
     from .vision.image import ImageError, read_image
     from .vision.models import list_models, load, model_info

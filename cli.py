@@ -143,8 +143,9 @@ def _parser() -> argparse.ArgumentParser:
         "--scenes", type=int, default=100, metavar="N", help="how many pictures are drawn and searched (100)"
     )
 
-    models = add("models", _models, "list the models and their weights", "--task detection")
-    models.add_argument("--task", help="only those for detection, classification or another task of the list")
+    models = add("models", _models, "list the models, or print the card of some", "nanodet_g")
+    models.add_argument("names", nargs="*", metavar="NAME", help="print the card of this model, as Markdown")
+    models.add_argument("--task", help="only those of tasks with this word: detection, segmentation, classification")
     models.add_argument("--json", action="store_true", help="as JSON")
 
     check = add("check", _check, "look for mistakes in a data set", "boats/")
@@ -353,41 +354,56 @@ def _demo(options: argparse.Namespace) -> int:
     return 0
 
 
+FIGURES = {  # by task: what the table of models shows
+    "detection": "box AP",
+    "instance segmentation": "mask AP",
+    "keypoint detection": "keypoint AP",
+    "semantic segmentation": "mIoU",
+    "classification": "acc@1",
+}
+
+
 def _models(options: argparse.Namespace) -> int:
     from .vision.models import list_models, model_info
 
-    rows = []
-    for name in list_models(options.task):
-        info = model_info(name)
-        for entry in info.entries:
-            rows.append(
-                {
-                    "model": name,
-                    "task": info.task,
-                    "weights": entry.name,
-                    "metrics": {data: dict(figures) for data, figures in entry.metrics.items()},
-                    "parameters": entry.parameters,
-                    "gflops": info.gflops,
-                    "licence": entry.licence,
-                    "paper": info.paper,
-                    "url": entry.url,
-                }
-            )
+    if options.names:
+        from .vision.cards import card
+
+        print("\n".join([card(name) for name in options.names]), end="")
+        return 0
+    tasks = sorted({model_info(name).task for name in list_models()})
+    chosen = [task for task in tasks if options.task is None or options.task in task.split() or options.task == task]
+    infos = [model_info(name) for task in chosen or [options.task] for name in list_models(task)]
     if options.json:
+        rows = [
+            {
+                "model": info.name,
+                "task": info.task,
+                "weights": entry.name,
+                "metrics": {data: dict(figures) for data, figures in entry.metrics.items()},
+                "parameters": entry.parameters,
+                "gflops": info.gflops,
+                "licence": entry.licence,
+                "paper": info.paper,
+                "url": entry.url,
+            }
+            for info in infos
+            for entry in info.entries
+        ]
         print(json.dumps(rows, indent=1))
         return 0
-    lines = [("model", "task", "weights", "parameters", "GFLOPs", "published")]
-    for row in sorted(rows, key=lambda row: row["task"]):
-        figures = "; ".join(
-            ", ".join(f"{metric} {value:g}" for metric, value in values.items()) + f" ({data})"
-            for data, values in row["metrics"].items()
-        )
-        size, flops = f"{row['parameters'] / 1e6:.2f} M", f"{row['gflops']:.2f}"
-        lines.append((row["model"], row["task"], row["weights"], size, flops, figures))
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    for model, task, weights, size, flops, figures in lines:
-        named = f"{model:<{widths[0]}}  {task:<{widths[1]}}  {weights:<{widths[2]}}"
-        print(f"{named}  {size:>{widths[3]}}  {flops:>{widths[4]}}  {figures}")
+    width = max(len(info.name) for info in infos)
+    for task in chosen:
+        print(f"{task.upper():<{width}}  {'parameters':>10}  {'GFLOPs':>7}  {FIGURES[task]:>11}  weights")
+        for info in (info for info in infos if info.task == task):
+            entry = info.entries[0]
+            figure = next((value for kind in entry.metrics.values() if (value := kind.get(FIGURES[task]))), None)
+            published = "-" if figure is None else f"{figure:.1f}"
+            size = f"{entry.parameters / 1e6:.1f} M"
+            print(f"{info.name:<{width}}  {size:>10}  {info.gflops:>7.1f}  {published:>11}  {len(info.entries):>7}")
+        print()
+    print("Figures are the publishers', of a model's first weights.")
+    print("`chainsight models NAME` prints a card: all weights, licences, preprocessing.")
     return 0
 
 

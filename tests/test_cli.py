@@ -148,6 +148,30 @@ def test_models_lists_every_entry(capsys):
     assert main(["models", "--task", "nonsense"]) == 2
 
 
+def test_the_table_of_models_fits_a_terminal(capsys):
+    assert main(["models"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    names = [line.split()[0] for line in lines if line and not line.isupper()]
+    assert {name for name in chainsight.list_models() if chainsight.model_info(name).entries} <= set(names)
+    assert main(["models", "--task", "segmentation"]) == 0
+    text = capsys.readouterr().out
+    assert all(name in text for name in ("maskrcnn_resnet50_fpn", "deeplabv3_resnet50"))
+    assert "resnet18" not in text
+
+
+def test_cards_of_models(capsys):
+    assert main(["models", "nanodet_g", "lraspp_mobilenet_v3_large"]) == 0
+    text = capsys.readouterr().out
+    assert [line for line in text.splitlines() if line.startswith("# ")] == [
+        "# nanodet_g",
+        "# lraspp_mobilenet_v3_large",
+    ]
+    assert "Apache-2.0" in text
+    assert main(["models", "nanodetg"]) == 2
+    assert "did you mean nanodet_g" in capsys.readouterr().err
+
+
 def test_benchmark_has_the_options_of_the_speed_script(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["benchmark", "--help"])
