@@ -232,7 +232,8 @@ def measure(task: Task, commands: Mapping[str, Sequence[str]], folder: Path, rou
 
 def table(results: Sequence[Result]) -> str:
     """The results as text: medians with the quartiles, our share of each engine's time, the limits kept or not."""
-    lines = [f"{'task':<21}{'engine':<13}{'version':<22}{'median ms':>10}{'quartiles':>16}{'ours/its':>9}"]
+    width = max([len(r.task) for r in results] + [20]) + 1
+    lines = [f"{'task':<{width}}{'engine':<13}{'version':<22}{'median ms':>10}{'quartiles':>16}{'ours/its':>9}"]
     lines[0] += f"{'busy ms':>9}{'slower':>8}{'peak MB':>9}  agreement with ours"
     ours = {r.task: r for r in results if r.engine == "chainsight"}
     by_name = {(r.task, r.engine): r for r in results}
@@ -245,7 +246,7 @@ def table(results: Sequence[Result]) -> str:
         share = f"{statistics.median(ours[r.task].seconds) * 1e3 / middle:.2f}" if r.task in ours else ""
         busy = f"{statistics.median(r.busy_seconds) * 1e3:9.1f}{slowdown(r):8.2f}" if r.busy_seconds else " " * 17
         lines.append(
-            f"{r.task:<21}{r.engine:<13}{r.version[:20]:<22}{middle:10.1f}{f'{low:.1f}-{high:.1f}':>16}{share:>9}"
+            f"{r.task:<{width}}{r.engine:<13}{r.version[:20]:<22}{middle:10.1f}{f'{low:.1f}-{high:.1f}':>16}{share:>9}"
             f"{busy}{r.peak_mb:9.0f}  {r.agreement}"
         )
     for task in TASKS + PREDICT:

@@ -19,6 +19,7 @@ from PIL import Image
 
 from ..core import Tensor, kernels, no_grad
 from ..core import functions as F
+from ..core.kernels import threads
 from ..core.layers import BatchNorm2d, Module
 from ..core.plan import planned
 from ..weights.entry import WeightsEntry
@@ -75,6 +76,14 @@ class Model(Module, Generic[Result]):
     def take_shapes(self, state: Mapping[str, np.ndarray]) -> None:
         """Make parameters whose size is a setting of a file, not of the model, as large as in ``state``."""
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], (str, bytes, os.PathLike, Image.Image, np.ndarray)):
+            raise TypeError(
+                f"expected a Tensor (n, 3, height, width), got {type(args[0]).__name__}: "
+                "for what is on a photo call model.predict(photo)"
+            )
+        return super().__call__(*args, **kwargs)
+
     def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Result:
         raise NotImplementedError(f"{type(self).__name__} has no predict_image")
 
@@ -94,8 +103,9 @@ class Model(Module, Generic[Result]):
         A photo is a path, a URL, bytes, a PIL image, or an array (height, width, 3) uint8 in RGB order, or in
         ``channel_order="BGR"`` as OpenCV has it. ``score_threshold`` is the least score of what is returned; None means
         the model's published evaluation settings. Raises ImageError for what is no image, ValueError for a threshold
-        outside of 0 to 1 and an empty list, TypeError for anything else. A model in training mode predicts in
-        evaluation mode and is then as before; several threads may predict with one model at the same time.
+        outside of 0 to 1, an empty list and parameters with NaN or infinity, TypeError for anything else. A model in
+        training mode predicts in evaluation mode and is then as before; several threads may predict with one model at
+        the same time.
         """
         if score_threshold is not None and (isinstance(score_threshold, bool) or not isinstance(score_threshold, Real)):
             raise TypeError(f"expected a score_threshold from 0 to 1 or None, got {score_threshold!r}")
@@ -115,6 +125,7 @@ class Model(Module, Generic[Result]):
                 raise
             kind = next(k for k in (ImageError, ValueError, TypeError) if isinstance(error, k))
             raise kind(f"{place}{error}") from error
+        _need_finite(self)
         with _evaluating(self), no_grad(), kernels.use_precision(self.precision):
             return self.predict_image(image, score_threshold)
 
@@ -169,6 +180,29 @@ def _evaluating(model: Model[Any]) -> Iterator[None]:
                 else:
                     for module, mode in modes:
                         module.training = mode
+
+
+_finite: WeakKeyDictionary[Model[Any], tuple[int, list[tuple[Tensor, int]]]] = WeakKeyDictionary()
+
+
+def _need_finite(model: Model[Any]) -> None:
+    """Raise ValueError for NaN or infinity in a model's parameters, looked for once after each change of them.
+
+    A detector would not find anything with them, or nonsense, as comparisons with NaN are false.
+    """
+    changes, known = _finite.get(model, (-1, []))
+    if changes == Module.changes and all(tensor.version == version for tensor, version in known):
+        return
+    changes, known = Module.changes, [(tensor, tensor.version) for tensor in model.tensors()]
+    for tensor, _ in known:
+        values, xp = tensor.data, tensor.xp
+        with np.errstate(over="ignore", invalid="ignore"):
+            suspect = values.dtype.kind == "f" and not bool(xp.isfinite(values.sum()))
+        if suspect and not bool(xp.isfinite(values).all()):
+            named = (*model.named_parameters(), *model.named_buffers())
+            name = next(name for name, other in named if other is tensor)
+            raise ValueError(f"{model.describe()}: {name} holds NaN or infinity, from a training or a change by hand")
+    _finite[model] = changes, known
 
 
 class Detector(Model[Detections]):
@@ -315,12 +349,20 @@ def most_probable(logits: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     low = np.minimum(position.astype(np.int64), rows.shape[0] - 1)
     high, upper = np.minimum(low + 1, rows.shape[0] - 1), (position - low)[:, None, None]
     labels = np.empty(size, np.uint8 if len(logits) <= UNLABELLED else np.int32)
-    step = max(1, 2_000_000 // (width * len(logits)))
-    for top in range(0, height, step):
-        part = slice(top, top + step)
-        mixed = rows[low[part]] * (1 - upper[part]) + rows[high[part]] * upper[part]
-        columns = [cv2.resize(mixed[..., k], (width, len(mixed))) for k in range(len(logits))]
-        labels[part] = np.argmax(np.stack(columns), 0)
+    step = max(1, 300_000 // (width * len(logits)))  # what stays in a core's cache
+
+    def work(tops: Sequence[int]) -> None:
+        for top in tops:
+            part = slice(top, top + step)
+            mixed = rows[low[part]] * (1 - upper[part])
+            mixed += rows[high[part]] * upper[part]
+            planes = (cv2.resize(mixed[..., k], (width, len(mixed))) for k in range(len(logits)))
+            best, labels[part] = next(planes), 0
+            for k, plane in enumerate(planes, 1):  # quicker than argmax
+                np.copyto(labels[part], k, where=plane > best)
+                np.maximum(best, plane, out=best)
+
+    threads.share(work, range(0, height, step))
     return labels
 
 
