@@ -39,11 +39,13 @@ class MaskPredictor(Module):
 class MaskHeads(RoIHeads):
     """Classes and refined boxes of proposals, and masks of the boxes."""
 
-    def __init__(self, box_head: Module, box_predictor: BoxPredictor, mask_head: Sequential, classes: int) -> None:
+    def __init__(
+        self, box_head: Module, box_predictor: BoxPredictor, mask_head: Sequential, predictor: MaskPredictor
+    ) -> None:
         super().__init__(box_head, box_predictor)
         self.mask_roi_pool = MultiScaleRoIAlign(14)
         self.mask_head = mask_head
-        self.mask_predictor = MaskPredictor(256, classes)
+        self.mask_predictor = predictor
 
     def masks(self, levels: Sequence[Tensor], boxes: Sequence[np.ndarray], image_size: tuple[int, int]) -> Tensor:
         """Mask logits (r, classes, 28, 28) of the boxes (r_i, 4) of each image, in pixels of the network's input."""
@@ -129,15 +131,15 @@ def _line(start: np.float32, end: np.float32, cells: int, size: int, pixels: int
 
 def maskrcnn_resnet50_fpn(categories: Categories) -> MaskRCNN:
     """Mask R-CNN with a ResNet-50 and a pyramid of strides 4 to 64."""
-    predictor = BoxPredictor(1024, categories.outputs)
-    heads = MaskHeads(TwoMLPHead(256 * 7 * 7), predictor, tower(256, 4), categories.outputs)
+    predictors = BoxPredictor(1024, categories.outputs), MaskPredictor(256, categories.outputs)
+    heads = MaskHeads(TwoMLPHead(256 * 7 * 7), predictors[0], tower(256, 4), predictors[1])
     return MaskRCNN(resnet50_pyramid(published_norm), pyramid_rpn(), heads, categories)
 
 
 def maskrcnn_resnet50_fpn_v2(categories: Categories) -> MaskRCNN:
     """The same with norms and more convolutions in its heads (Li et al. 2021, "Benchmarking detection transfer")."""
-    predictor = BoxPredictor(1024, categories.outputs)
-    heads = MaskHeads(conv_fc_head(256), predictor, tower(256, 4, BatchNorm2d), categories.outputs)
+    predictors = BoxPredictor(1024, categories.outputs), MaskPredictor(256, categories.outputs)
+    heads = MaskHeads(conv_fc_head(256), predictors[0], tower(256, 4, BatchNorm2d), predictors[1])
     return MaskRCNN(resnet50_pyramid(BatchNorm2d, BatchNorm2d), pyramid_rpn(2), heads, categories)
 
 
