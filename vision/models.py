@@ -93,9 +93,11 @@ def list_models(task: str | None = None) -> list[str]:
 def model_info(name: str) -> ModelInfo:
     """What the zoo knows about a model. Raises ValueError that names similar models for an unknown one."""
     if name not in MODELS:
-        close = difflib.get_close_matches(name, MODELS, 3, 0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"known are {', '.join(sorted(MODELS))}"
-        raise ValueError(f"there is no model {name!r}: {hint}")
+        plain = name.lower().replace("-", "_")
+        inside = sorted((known for known in MODELS if plain and plain in known), key=len)[:5]
+        similar = inside or difflib.get_close_matches(plain, MODELS, 3, 0.5)
+        hint = f"did you mean {' or '.join(similar)}? " if similar else ""
+        raise ValueError(f"there is no model {name!r}: {hint}`chainsight models` lists all {len(MODELS)}")
     return MODELS[name]
 
 
