@@ -18,6 +18,7 @@ _PUBLIC = {  # name: (module, attribute); resolved at first use, so that importi
     "SegmentationMap": (".vision.results", "SegmentationMap"),
     "WeightsError": (".weights.errors", "WeightsError"),
     "card": (".vision.cards", "card"),
+    "compile": (".core.plan", "compile"),
     "core": (".core", None),
     "datasets": (".datasets", None),
     "evaluate": (".evaluating", "evaluate"),
@@ -42,6 +43,7 @@ __all__ = [
     "WeightsError",
     "__version__",
     "card",
+    "compile",
     "core",
     "datasets",
     "evaluate",
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from . import core, datasets
     from .config import show_config
     from .core.kernels import set_num_threads
+    from .core.plan import compile
     from .datasets import Dataset
     from .evaluating import evaluate
     from .training import fit

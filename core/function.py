@@ -11,7 +11,7 @@ import heapq
 import itertools
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -430,6 +430,44 @@ def grad(
     with _switch(recording=create_graph):
         found = _walk(outputs, _seeds(outputs, grad_outputs), inputs, keep)
     return tuple(found.get(id(x)) for x in inputs)
+
+
+class _Checkpoint(Function):
+    """A part of a network that leaves no graph: ``backward`` runs it again to have one."""
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        self.function = function
+
+    def forward(self, *arrays: Array) -> Array:
+        self.save_inputs(*range(len(arrays)))
+        with no_grad():
+            return self.function(*map(tensor.wrap, arrays[:-1]))._data
+
+    def backward(self, gy: Tensor) -> tuple[Tensor | None, ...]:
+        if is_recording():
+            raise RuntimeError("checkpoint: there are no second derivatives through it, call the function itself")
+        with _switch(recording=True):
+            inputs = [tensor.Tensor(t._data, requires_grad=r) for t, r in zip(self.inputs[:-1], self.needs_grad)]
+            y = self.function(*inputs)
+        if y.requires_grad:
+            backward([y], [gy])
+        return (*(t.grad for t in inputs), None)
+
+
+def checkpoint(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """``function(*inputs)``, computed again in ``backward`` instead of kept until then (Chen et al. 2016).
+
+    The function gives one Tensor and must compute the same twice: no dropout; a batch norm in training moves its stored
+    statistics twice. Parameters that it uses get their gradients as ever. Second derivatives raise RuntimeError.
+
+    >>> from chainsight.core import Tensor
+    >>> x = Tensor([3.0], requires_grad=True)
+    >>> checkpoint(lambda t: t * t * t, x).backward()
+    >>> x.grad
+    Tensor([27.], shape (1,), float32)
+    """
+    switch = tensor.Tensor(0.0, requires_grad=True)  # parameters may need the walk where the inputs do not
+    return _Checkpoint(function)(*inputs, switch)
 
 
 from . import tensor  # noqa: E402  last, as tensor.py imports this module

@@ -1,54 +1,15 @@
 """The differentiable functions, each a short class with forward and backward and a function that calls it."""
 
 from .shape import (  # isort: skip  first: the others need it
-    broadcast_to,
-    concatenate,
-    expand_dims,
-    flip,
-    getitem,
-    pad,
-    reshape,
-    roll,
-    scatter_add,
-    split,
-    squeeze,
-    stack,
-    sum_to,
-    transpose,
-)
+    broadcast_to, concatenate, expand_dims, flip, getitem, pad, reshape, roll, scatter_add, split, squeeze, stack,
+    sum_to, transpose,
+)  # fmt: skip
 from .conv import conv2d, conv_transpose2d
-from .elementwise import (
-    abs,
-    add,
-    add_relu,
-    astype,
-    atan,
-    clip,
-    div,
-    erf,
-    exp,
-    gelu,
-    hard_sigmoid,
-    hard_swish,
-    leaky_relu,
-    log,
-    maximum,
-    minimum,
-    mish,
-    mul,
-    neg,
-    pow,
-    relu,
-    relu6,
-    sigmoid,
-    silu,
-    softplus,
-    sqrt,
-    sub,
-    tanh,
-    to,
-    where,
-)
+
+from .elementwise import (  # isort: skip  many names in few lines
+    abs, add, add_relu, astype, atan, clip, div, erf, exp, gelu, hard_sigmoid, hard_swish, leaky_relu, log, maximum,
+    minimum, mish, mul, neg, pow, relu, relu6, sigmoid, silu, softplus, sqrt, sub, tanh, to, where,
+)  # fmt: skip
 from .interpolate import adaptive_avg_pool2d, resize, roi_align
 from .linear import attention, linear, matmul
 from .loss import focal_loss, iou_loss, l1_loss, sigmoid_cross_entropy, smooth_l1_loss, softmax_cross_entropy

@@ -6,7 +6,7 @@ import weakref
 
 import numpy as np
 import pytest
-from chainsight.core import Tensor, kernels, no_grad
+from chainsight.core import Tensor, compile, kernels, no_grad
 from chainsight.core import functions as F
 from chainsight.core import plan as plans
 from chainsight.core.layers import (
@@ -207,3 +207,20 @@ def test_plans_go_with_their_module():
     gc.collect()
     assert alive() is None
     assert len(plans._plans.of) == count - 1
+
+
+def test_compile(net):
+    x = image()
+    fast = compile(net, x)
+    (plan,) = made(net)
+    assert plan.good
+    net.stem[0].weight.data = net.stem[0].weight.data * 2
+    for size in (40, 40, 44):
+        x = image(size, size)
+        with no_grad():
+            expected = net(x)
+        for a, b in zip(flat(fast(x)), flat(expected), strict=True):
+            np.testing.assert_array_equal(a, b)
+    assert not fast(x)[0].requires_grad
+    with pytest.raises(TypeError, match="expected a Tensor as the example, got ndarray"):
+        compile(net, x.data)
