@@ -70,7 +70,7 @@ def write_report(
 ) -> Path:
     """Write ``index.html``, the plots as PNG and ``evaluation.json`` into ``folder``; returns the page's path.
 
-    ``evaluation``: of `evaluate_detector` on ``annotations`` (COCO's JSON or a path to it) and ``images``, as given to it.
+    ``evaluation``: of `evaluate_detector` on ``annotations`` (COCO's JSON or a path to it) and its ``images``.
     ``score_threshold``: from which score detections are counted and drawn; None: where the mean F1 is best. ``worst``:
     how many images with the most errors are drawn. Detections are matched by what was scored: boxes, masks or
     keypoints.
