@@ -267,7 +267,8 @@ def _boxes(size: tuple[int, ...], generator: np.random.Generator) -> NDArray[np.
     """Objects (8, OBJECTS, 4) of a tenth to half of a photo's sides, xyxy in pixels."""
     sides = generator.uniform(0.1, 0.5, (8, OBJECTS, 2))
     corner = generator.uniform(0, 1, (8, OBJECTS, 2)) * (1 - sides)
-    return (np.concatenate([corner, corner + sides], 2) * np.array(size[1::-1] * 2)).astype(np.float32)
+    boxes = np.concatenate([corner, corner + sides], 2) * np.array(size[1::-1] * 2)
+    return np.asarray(boxes, np.float32)
 
 
 def prepare(tasks: Sequence[Task], sources: Mapping[str, str], photo: Path | None, folder: Path) -> None:
