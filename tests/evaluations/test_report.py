@@ -5,8 +5,14 @@ import re
 from html.parser import HTMLParser
 
 import numpy as np
+import pytest
+from chainsight.datasets import ShapeScenes
 from chainsight.evaluations.on_coco import evaluate_detector
-from chainsight.evaluations.report import write_report
+from chainsight.evaluations.on_dataset import evaluate_instances
+from chainsight.evaluations.report import write_dataset_report, write_report
+from chainsight.evaluations.semantic_segmentation import evaluate_semantic
+from chainsight.vision.masks import PixelMasks
+from chainsight.vision.results import Detections, SegmentationMap
 from PIL import Image
 
 
@@ -68,3 +74,44 @@ def test_truth_and_prediction_are_drawn_apart(ten_photos, tmp_path):
     assert left.shape == right.shape
     assert (left != right).any()
     assert "at least score 0.40" in " ".join(page.text)
+
+
+@pytest.mark.parametrize(("task", "iou_type"), [("masks", "segm"), ("keypoints", "keypoints"), ("labels", None)])
+def test_pages_of_every_task_from_drawn_scenes(task, iou_type, tmp_path):
+    scenes = ShapeScenes(4, 96, seed=5, background=task == "labels")
+    model = Shifted(scenes)
+    if iou_type is None:
+        evaluation = evaluate_semantic(model, scenes, progress=False)
+    else:
+        evaluation = evaluate_instances(model, scenes, iou_type=iou_type, progress=False)
+    path = write_dataset_report(tmp_path, evaluation, scenes, model, worst=2, score_threshold=0.5)
+    page = Checker()
+    page.feed(path.read_text())
+    assert page.open == []
+    assert page.links == []
+    text = " ".join(page.text)
+    for part in ("Confusion", "Classes", "Settings", "circle"):
+        assert part in text
+    left, right = (np.asarray(Image.open(io.BytesIO(base64.b64decode(s.split(",", 1)[1])))) for s in page.images[-2:])
+    assert left.shape == right.shape
+    assert (left != right).any()
+
+
+class Shifted:
+    """Finds what is annotated on drawn scenes, a few pixels beside its place."""
+
+    name = "shifted"
+
+    def __init__(self, scenes):
+        self.scenes, self.categories = scenes, scenes.categories
+
+    def predict(self, image, score_threshold=None):
+        sample = next(sample for sample in self.scenes if np.array_equal(sample.image, image))
+        if self.scenes.background:
+            return SegmentationMap(np.roll(sample.semantic, 4, 1), self.categories)
+        points = sample.keypoints + np.array([4, 0, 0], np.float32)
+        masks = PixelMasks(np.roll(sample.masks, 4, 2))
+        scores = np.full(len(sample), 0.9)
+        return Detections(
+            sample.boxes, scores, sample.labels, self.categories, sample.size, masks=masks, keypoints=points
+        )
