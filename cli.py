@@ -6,7 +6,9 @@ import argparse
 import json
 import os
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +70,9 @@ def _parser() -> argparse.ArgumentParser:
         "find objects in images and draw them",
         "photos/ --model ssdlite320_mobilenet_v3_large --out found",
     )
-    predict.add_argument("sources", nargs="+", metavar="IMAGE", help="files, folders, patterns (in quotes) or URLs")
+    predict.add_argument(
+        "sources", nargs="+", metavar="IMAGE", help="files, videos, folders, patterns (in quotes) or URLs"
+    )
     _add_model(predict)
     predict.add_argument(
         "--score", type=_score, default=0.5, metavar="S", help="least score of what is shown, 0 to 1 (0.5)"
@@ -218,6 +222,7 @@ def _predict(options: argparse.Namespace) -> int:
 
     from .vision.image import iter_sources
     from .vision.results import Classification
+    from .vision.stream import is_video, read_ahead
 
     sources = iter_sources(options.sources)
     _prepare("--out", options.out, folder=True)
@@ -227,27 +232,56 @@ def _predict(options: argparse.Namespace) -> int:
     failed = 0
     taken: set[str] = set()
     originals = {str(Path(str(source)).resolve()) for source in sources}
-    bar = tqdm(sources, unit="image", disable=None if len(sources) > 1 else True)
-    for source in bar:
+    total = None if any(map(is_video, sources)) else len(sources)
+    bar = tqdm(read_ahead(sources), total=total, unit="image", disable=None if total != 1 else True)
+    seen = 0
+    drawing: deque[tuple[str, Any, Path | None, Future[None] | None]] = deque()
+
+    def fail(source: str, error: Exception) -> None:
+        nonlocal failed
+        failed += 1
+        where = "" if source in str(error) else f"{source}: "
+        bar.write(f"error: {where}{error}", file=sys.stderr)
+
+    def finish() -> None:
+        source, result, picture, drawn = drawing.popleft()
         try:
-            result = model.predict(source, score_threshold=options.score)
-            picture = None
-            if options.out and not isinstance(result, Classification):  # nothing to draw on a picture of one class
-                picture = _free_path(options.out, str(source), taken, originals)
-                result.save_image(picture)
+            if drawn is not None:
+                drawn.result()
         except (ValueError, OSError, MemoryError) as error:
-            failed += 1
-            where = "" if str(source) in str(error) else f"{source}: "
-            bar.write(f"error: {where}{error}", file=sys.stderr)
-            continue
+            fail(source, error)
+            return
         bar.write(f"{source}: {result}" + (f"\n  drawn in {picture}" if picture else ""))
-        found.append({"source": str(source), **result.to_dict()})
+        if options.json:
+            found.append({"source": source, **result.to_dict()})
+
+    with ThreadPoolExecutor(1, "chainsight-draw") as painter:
+        for source, image in bar:
+            seen += 1
+            try:
+                if isinstance(image, Exception):
+                    raise image
+                result = model.predict(image, score_threshold=options.score)
+            except (ValueError, OSError, MemoryError) as error:
+                while drawing:  # in the order of the sources
+                    finish()
+                fail(source, error)
+                continue
+            picture, drawn = None, None
+            if options.out and not isinstance(result, Classification):  # nothing to draw on a picture of one class
+                picture = _free_path(options.out, source, taken, originals)
+                drawn = painter.submit(result.save_image, picture)
+            drawing.append((source, result, picture, drawn))
+            while len(drawing) > (1 if drawn else 0):
+                finish()
+        while drawing:
+            finish()
     if options.json:
         from .evaluations.runner import write_text
 
         write_text(options.json, json.dumps(found, indent=1) + "\n")
     if failed:
-        print(f"{failed} of {len(sources)} images failed", file=sys.stderr)
+        print(f"{failed} of {seen} images failed", file=sys.stderr)
     return 1 if failed else 0
 
 
