@@ -77,7 +77,7 @@ def coco_files(folder, photos, model):
         found = model.predict(image, score_threshold=0.05)[:6]
         for entry in found.to_coco(k + 1) if k < 2 else []:
             entry["area"] = entry["bbox"][2] * entry["bbox"][3]
-                annotations.append(entry | {"id": len(annotations) + 1, "iscrowd": int(len(annotations) == 1)})
+            annotations.append(entry | {"id": len(annotations) + 1, "iscrowd": int(len(annotations) == 1)})
             del annotations[-1]["score"]
     names = model.categories
     categories = [{"id": number, "name": name} for number, name in zip(names.ids, names.names)]
