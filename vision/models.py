@@ -39,7 +39,7 @@ from .backbones import (
     vit,
 )
 from .categories import Categories
-from .detection import darknet, faster_rcnn, fcos, keypoint_rcnn, mask_rcnn, nanodet, retinanet, ssd, yolox
+from .detection import darknet, faster_rcnn, fcos, keypoint_rcnn, mask_rcnn, nanodet, retinanet, ssd, yolo, yolox
 from .model import Classifier, CropPreset, Model, ModelInfo, has_folded_norms
 from .segmentation import deeplabv3, fcn, lraspp
 
@@ -54,6 +54,7 @@ MODULES = (
     ssd,
     nanodet,
     yolox,
+    yolo,
     fcn,
     deeplabv3,
     lraspp,

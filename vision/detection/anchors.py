@@ -54,7 +54,7 @@ class DefaultBoxes:
     """The default boxes of SSD (Liu et al. 2016, section 2.2, "Choosing scales and aspect ratios").
 
     Map k has per cell a square of scale s_k, one of sqrt(s_k * s_k+1), and for each ratio r of ``ratios[k]`` a box
-    (s_k * sqrt(r), s_k / sqrt(r)) and its transpose; sides are at most the image's. ``scales`` are fractions of the
+    (s_k * sqrt(r), s_k / sqrt(r)) and its transpose; sides are at most ``largest``. ``scales`` are fractions of the
     image, one more than there are maps. Cells are ``steps`` pixels apart, or fill the image evenly where it is None.
 
     >>> DefaultBoxes([[2]], [0.2, 1.0])([(1, 1)], (100, 100)).shape
@@ -62,7 +62,11 @@ class DefaultBoxes:
     """
 
     def __init__(
-        self, ratios: Sequence[Sequence[float]], scales: Sequence[float], steps: Sequence[int] | None = None
+        self,
+        ratios: Sequence[Sequence[float]],
+        scales: Sequence[float],
+        steps: Sequence[int] | None = None,
+        largest: float = 1.0,
     ) -> None:
         self.steps = steps
         self.sides = []
@@ -71,7 +75,7 @@ class DefaultBoxes:
             sides = [(small, small), (between, between)]
             for r in of_map:
                 sides += [(small * math.sqrt(r), small / math.sqrt(r)), (small / math.sqrt(r), small * math.sqrt(r))]
-            self.sides.append(np.clip(np.array(sides, np.float32), 0, 1))
+            self.sides.append(np.clip(np.array(sides, np.float32), 0, largest))
         self.cache: dict[tuple[object, ...], np.ndarray] = {}
 
     @property

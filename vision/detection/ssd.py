@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 
@@ -12,6 +13,7 @@ from ...core import Parameter, Tensor
 from ...core import functions as F
 from ...core.layers import BatchNorm2d, Conv2d, MaxPool2d, Module, ModuleList, ReLU, ReLU6, Sequential, init
 from ...core.plan import planned
+from ...weights import chainer
 from ...weights.torchvision import coco_entry
 from .. import boxes as box_ops
 from ..backbones.blocks import Norm, conv_norm_activation, initialise
@@ -75,7 +77,9 @@ class SSD(Detector):
     ) -> None:
         self.backbone, self.head = backbone, head
         self.default_boxes, self.categories, self.resize = default_boxes, categories, resize
-        self.score_threshold, self.per_class, self.nms_threshold, self.limit = 0.01, 400, 0.45, 200
+        self.score_threshold, self.nms_threshold = 0.01, 0.45
+        self.per_class, self.limit = 400, 200  # None is all
+        self.inside = True  # boxes end at the photo's edges
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, np.ndarray]:
         """Class logits (n, boxes, classes), codes (n, boxes, 4) and the default boxes (boxes, 4)."""
@@ -102,12 +106,14 @@ class SSD(Detector):
         """Boxes (n, 4), scores (n,) and classes (n,): the best of each class, after suppression within it."""
         scores = np.ascontiguousarray(softmax(logits)[:, 1:].T)  # (classes, boxes); output 0 is the background
         chosen = scores > score_threshold
-        for k in np.flatnonzero(chosen.sum(1) > self.per_class):
-            chosen[k] = False
-            chosen[k, top_indices(scores[k], self.per_class)] = True
+        if self.per_class is not None:
+            for k in np.flatnonzero(chosen.sum(1) > self.per_class):
+                chosen[k] = False
+                chosen[k, top_indices(scores[k], self.per_class)] = True
         column, row = np.nonzero(chosen)
         score = scores[column, row]
-        boxes = box_ops.clip(self.coder.decode(anchors, codes), image_size)[row]
+        boxes = self.coder.decode(anchors, codes)
+        boxes = (box_ops.clip(boxes, image_size) if self.inside else boxes)[row]
         keep = box_ops.batched_nms(boxes, score, column, self.nms_threshold, self.limit)
         return boxes[keep], score[keep], column[keep] + 1
 
@@ -152,14 +158,12 @@ class SSD(Detector):
 
 
 class SSDBackbone(Module):
-    """VGG-16 to its last convolution, its fully connected layers as convolutions, and four more blocks (figure 2).
+    """VGG-16 to its last convolution, its fully connected layers as convolutions, and more ``blocks`` (figure 2).
 
     The first map, conv4_3, is divided by its norm in each cell and scaled for each channel (section 3.1).
     """
 
-    channels = (512, 1024, 512, 256, 256, 256)
-
-    def __init__(self) -> None:
+    def __init__(self, blocks: Sequence[Sequential]) -> None:
         parts = list(VGG(D).features)
         pools = [i for i, part in enumerate(parts) if isinstance(part, MaxPool2d)]
         parts[pools[2]] = MaxPool2d(2, ceil_mode=True)
@@ -167,7 +171,7 @@ class SSDBackbone(Module):
         self.features = Sequential(*parts[: pools[3]])
         fc6, fc7 = Conv2d(512, 1024, 3, padding=6, dilation=6), Conv2d(1024, 1024, 1)
         fully = Sequential(MaxPool2d(3, 1, 1), fc6, ReLU(), fc7, ReLU())
-        blocks = [_reduced(1024, 256, 2), _reduced(512, 128, 2), _reduced(256, 128), _reduced(256, 128)]
+        self.channels = (512, 1024, *(block[2].weight.shape[0] for block in blocks))  # type: ignore[attr-defined]
         self.extra = ModuleList([Sequential(*parts[pools[3] : pools[4]], fully), *blocks])
         for part in (fully, *blocks):
             initialise(part, Conv2d, init.xavier_uniform)
@@ -181,9 +185,9 @@ class SSDBackbone(Module):
         return maps
 
 
-def _reduced(in_channels: int, width: int, stride: int = 1) -> Sequential:
-    """1x1 to ``width`` channels and 3x3 to twice as many, with padding where there is a stride."""
-    last = Conv2d(width, 2 * width, 3, stride, stride - 1)
+def _reduced(in_channels: int, width: int, stride: int = 1, kernel: int = 3) -> Sequential:
+    """1x1 to ``width`` channels and 3x3 to twice as many, with padding where there is a stride or a larger kernel."""
+    last = Conv2d(width, 2 * width, kernel, stride, stride - 1 + kernel - 3)
     return Sequential(Conv2d(in_channels, width, 1), ReLU(), last, ReLU())
 
 
@@ -228,19 +232,73 @@ def _separable(in_channels: int, out_channels: int, norm: Norm) -> Sequential:
     return Sequential(depthwise, Conv2d(in_channels, out_channels, 1))
 
 
-def ssd300_vgg16(categories: Categories) -> SSD:
-    """SSD on VGG-16, 300x300 pixels."""
-    backbone = SSDBackbone()
-    scales = [0.07, 0.15, 0.33, 0.51, 0.69, 0.87, 1.05]
-    boxes = DefaultBoxes([[2], [2, 3], [2, 3], [2, 3], [2], [2]], scales, (8, 16, 32, 64, 100, 300))
+def _vgg16(categories: Categories, blocks: Sequence[Sequential], boxes: DefaultBoxes, resize: FixedResize) -> SSD:
+    backbone = SSDBackbone(blocks)
     head = MultiBoxHead(
         [Conv2d(c, n * categories.outputs, 3, padding=1) for c, n in zip(backbone.channels, boxes.per_cell)],
         [Conv2d(c, n * 4, 3, padding=1) for c, n in zip(backbone.channels, boxes.per_cell)],
         categories.outputs,
     )
     initialise(head, Conv2d, init.xavier_uniform)
-    resize = FixedResize((300, 300), (0.48235, 0.45882, 0.40784), (1 / 255, 1 / 255, 1 / 255))
     return SSD(backbone, boxes, head, categories, resize)
+
+
+def _blocks300() -> list[Sequential]:
+    return [_reduced(1024, 256, 2), _reduced(512, 128, 2), _reduced(256, 128), _reduced(256, 128)]
+
+
+def ssd300_vgg16(categories: Categories) -> SSD:
+    """SSD on VGG-16, 300x300 pixels, as torchvision has it."""
+    scales = [0.07, 0.15, 0.33, 0.51, 0.69, 0.87, 1.05]
+    boxes = DefaultBoxes([[2], [2, 3], [2, 3], [2, 3], [2], [2]], scales, (8, 16, 32, 64, 100, 300))
+    resize = FixedResize((300, 300), (0.48235, 0.45882, 0.40784), (1 / 255, 1 / 255, 1 / 255))
+    return _vgg16(categories, _blocks300(), boxes, resize)
+
+
+def _chainercv(
+    categories: Categories,
+    blocks: Sequence[Sequential],
+    size: int,
+    ratios: Sequence[Sequence[float]],
+    scales: Sequence[float],
+    steps: Sequence[int],
+) -> SSD:
+    """ChainerCV's: default boxes may be larger than the image, boxes reach over it, and their number has no limit."""
+    resize = FixedResize((size, size), (123 / 255, 117 / 255, 104 / 255), (1 / 255, 1 / 255, 1 / 255))
+    model = _vgg16(categories, blocks, DefaultBoxes(ratios, scales, steps, math.inf), resize)
+    model.per_class = model.limit = None
+    model.inside = False
+    return model
+
+
+def ssd300(categories: Categories) -> SSD:
+    """SSD on VGG-16, 300x300 pixels, as the paper and ChainerCV have it."""
+    ratios, steps = [[2], [2, 3], [2, 3], [2, 3], [2], [2]], (8, 16, 32, 64, 100, 300)
+    scales = [pixels / 300 for pixels in (30, 60, 111, 162, 213, 264, 315)]
+    return _chainercv(categories, _blocks300(), 300, ratios, scales, steps)
+
+
+def ssd512(categories: Categories) -> SSD:
+    """SSD on VGG-16, 512x512 pixels, as the paper and ChainerCV have it."""
+    ratios, steps = [[2], [2, 3], [2, 3], [2, 3], [2, 3], [2], [2]], (8, 16, 32, 64, 128, 256, 512)
+    scales = [pixels / 512 for pixels in (35.84, 76.8, 153.6, 230.4, 307.2, 384.0, 460.8, 537.6)]
+    strided = [_reduced(1024, 256, 2), *(_reduced(before, 128, 2) for before in (512, 256, 256))]
+    return _chainercv(categories, [*strided, _reduced(256, 128, kernel=4)], 512, ratios, scales, steps)
+
+
+def _chainercv_rules() -> list[tuple[str, str]]:
+    """The layers' names in ChainerCV's files and here."""
+    vgg = [(stage + 1, i + 1) for stage, depth in enumerate(D) for i in range(depth)]
+    at = [part for stage, depth in enumerate(D[:4]) for part in range(sum(D[:stage]) * 2 + stage, 1000, 2)[:depth]]
+    rules = [(rf"^extractor\.conv{s}_{i}\.", f"backbone.features.{k}.") for (s, i), k in zip(vgg, at)]
+    rules += [(rf"^extractor\.conv5_{i}\.", f"backbone.extra.0.{2 * i - 1}.") for i in (1, 2, 3)]
+    rules += [(r"^extractor\.conv6\.", "backbone.extra.0.7.1."), (r"^extractor\.conv7\.", "backbone.extra.0.7.3.")]
+    rules += [
+        (rf"^extractor\.conv{n}_{i}\.", f"backbone.extra.{n - 7}.{2 * i - 2}.") for n in range(8, 13) for i in (1, 2)
+    ]
+    rules += [(r"^extractor\.norm4\.scale", "backbone.scale_weight")]
+    rules += [(r"^multibox\.loc", "head.regression_head.module_list")]
+    return [*rules, (r"^multibox\.conf", "head.classification_head.module_list")]
 
 
 def ssdlite320_mobilenet_v3_large(categories: Categories) -> SSD:
@@ -264,7 +322,34 @@ def ssdlite320_mobilenet_v3_large(categories: Categories) -> SSD:
     return model
 
 
+def _chainercv_info(
+    build: Callable[[Categories], SSD], parameters: int, gflops: float, *entries: tuple[str, str, float]
+) -> ModelInfo:
+    """The row of one of ChainerCV's; ``entries`` are name, file and AP50 on VOC2007."""
+    listed = tuple(
+        chainer.entry(name, file, parameters, {"VOC2007 test": {"AP50": figure}}) for name, file, figure in entries
+    )
+    convert = chainer.converter(_chainercv_rules(), (r"head\.regression_head", chainer.swap_axes))
+    paper = "Liu et al. 2016, SSD: Single shot multibox detector"
+    spread = Categories.with_background
+    return ModelInfo(build.__name__, "detection", build, spread, listed, paper, gflops, convert=convert)
+
+
 MODELS = (
+    _chainercv_info(
+        ssd300,
+        26_285_486,
+        31.374,
+        ("VOC0712", "ssd300_voc0712_converted_2017_06_06", 77.8),
+        ("VOC0712_TRAINED", "ssd300_voc0712_trained_2017_08_08", 77.5),
+    ),
+    _chainercv_info(
+        ssd512,
+        27_188_676,
+        90.208,
+        ("VOC0712", "ssd512_voc0712_converted_2017_06_06", 79.7),
+        ("VOC0712_TRAINED", "ssd512_voc0712_trained_2017_08_08", 80.1),
+    ),
     ModelInfo(
         name="ssd300_vgg16",
         task="detection",
