@@ -30,6 +30,11 @@ def read_npz(file: MappedFile, archive: Archive) -> dict[str, NDArray[Any]]:
     total = sum(info.file_size for info in archive.members.values())
     if total > (1 << 28) + 20 * file.size:
         raise WeightsError(f"the archive of {file.size} bytes would unpack to {total}: no weights compress that well")
+    if any(name.startswith("updater/model:main/") for name in archive.members):
+        raise WeightsError(
+            "a snapshot of a whole training by Chainer, not weights: read it there with load_npz(file, model, "
+            "path='updater/model:main/') and write the model alone with save_npz"
+        )
     arrays: dict[str, NDArray[Any]] = {}
     for name in archive.members:
         key = name.removesuffix(".npy")
@@ -77,7 +82,10 @@ def _parse_header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], in
     except (struct.error, tokenize.TokenError, EOFError, IndexError, OverflowError) as error:
         raise WeightsError(f"malformed .npy header: {error}") from None
     if dtype.hasobject:
-        raise WeightsError("holds Python objects, which only a pickle could restore: save numbers instead")
+        raise WeightsError(
+            "holds Python objects, which only a pickle could restore: save numbers instead. Chainer writes so a "
+            "parameter that had no shape yet: run the model once before saving it"
+        )
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise WeightsError(f"expected an array of numbers, got dtype {dtype}")
     return check_sizes(shape), fortran, dtype, stream.tell()
