@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .detection.nanodet import NanoDet
 from .detection.ssd import SSD
+from .detection.yolox import YOLOX
 from .model import Model, Segmenter
 from .transforms import (
     Compose,
     HorizontalFlip,
+    HSVJitter,
     IoUCrop,
+    Mosaic,
     PhotometricDistort,
     RandomAffine,
     RandomApply,
@@ -50,6 +54,13 @@ def shift_and_scale(pairs: Pairs) -> Transform:
     return Compose([move, HorizontalFlip(0.5, pairs), RandomApply(colour, 0.5)])
 
 
+def mosaic_and_shift(pairs: Pairs, size: tuple[int, int]) -> Transform:
+    """YOLOX's for its small models (exps/default/yolox_nano.py), but half of the pictures stay alone and unturned."""
+    mosaic = Compose([Mosaic(size), RandomAffine(degrees=0, scale=(1.0, 2.0), shear=0)])
+    move = RandomAffine(degrees=0, scale=(0.75, 1.3), shear=0)
+    return Compose([RandomApply(mosaic, 0.5), move, HorizontalFlip(0.5, pairs), HSVJitter()])
+
+
 def crop_and_zoom(pairs: Pairs) -> Transform:
     """Liu et al. 2016, "SSD", sections 2.2 and 3.6."""
     zoom = RandomApply(ZoomOut(), 0.5)
@@ -64,8 +75,10 @@ def recipe(model: Model[Any]) -> Recipe:
     """The settings for a model's family."""
     if isinstance(model, NanoDet):
         return Recipe(4, 1e-3, shift_and_scale)
+    if isinstance(model, YOLOX):
+        return Recipe(8, 5e-4, partial(mosaic_and_shift, size=model.size))
     if isinstance(model, SSD):
         return Recipe(16, 1e-3, crop_and_zoom)
     if isinstance(model, Segmenter):
         return Recipe(4, 2e-4, jitter_and_crop)
-    return Recipe(2, 1e-4, flip_and_colour)
+    return Recipe(2, 1e-4, flip_and_colour)  # R-CNNs, RetinaNet and FCOS, whose inputs are large

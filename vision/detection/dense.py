@@ -8,14 +8,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...core import Tensor
+from ...core import functions as F
 from ...core.layers import Module, Sequential
 from .. import boxes as box_ops
 from ..categories import Categories
 from ..model import Detector, sigmoid
 from ..results import Detections
+from ..sample import Sample
 from .anchors import AnchorGenerator
 from .resizing import ShortSideResize
 from .rpn import top_indices
+from .targets import NEITHER, Claimed, Truth, truth_of
 from .towers import conv3x3, normal_001
 
 PRIOR = -math.log((1 - 0.01) / 0.01)  # training starts with a probability of 0.01 (Lin et al. 2017b, section 4.1)
@@ -57,7 +60,7 @@ class DenseHead(Module):
 class DenseDetector(Detector):
     """A backbone with a pyramid, anchors, and heads that judge each of them.
 
-    A subclass says in ``candidates`` which are the best of a level.
+    A subclass says in ``candidates`` which are the best of a level, and in ``losses_of`` how wrong all of them are.
     """
 
     class_layers = ("head.classification_head.cls_logits.",)
@@ -98,6 +101,38 @@ class DenseDetector(Detector):
         keep = box_ops.batched_nms(boxes, scores, slots, self.nms_threshold)[: self.limit]
         boxes = box_ops.scale(boxes[keep], size, image.shape[:2])  # type: ignore[arg-type]
         return self.detections(image, boxes, scores[keep], slots[keep])
+
+    def losses(self, samples: Sequence[Sample], rng: np.random.Generator) -> dict[str, Tensor]:
+        """The losses of a batch by name; training minimises their sum."""
+        x, sizes = self.resize.batch([sample.image for sample in samples])
+        truths = []
+        for sample, size in zip(samples, sizes):
+            boxes = np.zeros((0, 4), np.float32) if sample.boxes is None else sample.boxes
+            truths.append(truth_of(sample, self.categories, box_ops.scale(boxes, sample.size, size)))
+        outputs, anchors = self(x)
+        return self.losses_of([F.concatenate(level, 1) for level in zip(*outputs)], anchors, truths)
+
+    def losses_of(
+        self, outputs: Sequence[Tensor], anchors: Sequence[np.ndarray], truths: Sequence[Truth]
+    ) -> dict[str, Tensor]:
+        """The losses of the head's outputs (n, anchors, ...), joined over the levels, about n images."""
+        raise NotImplementedError(f"{type(self).__name__} has no losses_of")
+
+
+def class_loss(logits: Tensor, matches: np.ndarray, found: Claimed, weight: np.ndarray) -> Tensor:
+    """The focal loss of the logits (n, anchors, classes), times ``weight`` (n,) of each image (Lin et al. 2017b).
+
+    An anchor that belongs to an object shows its class, the others none; those that ``matches`` (n, anchors) calls
+    NEITHER count nothing.
+
+    >>> none = Claimed(*(np.zeros(0, np.int64),) * 2, np.zeros((0, 4)), np.zeros(0, np.int64))
+    >>> class_loss(Tensor([[[0.0], [5.0]]]), np.array([[-1, -2]]), none, np.ones(1)).item().__round__(4)
+    0.13
+    """
+    target = np.zeros(logits.shape, np.float32)
+    target[found.image, found.anchor, found.slots] = 1
+    counted = ((matches != NEITHER) * weight[:, None])[..., None].astype(np.float32)
+    return (F.focal_loss(logits, Tensor(target), reduction="none") * Tensor(counted)).sum()
 
 
 def likely(logits: np.ndarray, probability: float) -> tuple[np.ndarray, np.ndarray]:

@@ -16,8 +16,9 @@ from ..backbones.resnet import Bottleneck, ResNet
 from ..categories import Categories
 from ..model import ModelInfo, sigmoid
 from .anchors import AnchorGenerator
-from .dense import ClassificationHead, DenseDetector, DenseHead, best_scores, rows
+from .dense import ClassificationHead, DenseDetector, DenseHead, best_scores, class_loss, rows
 from .fpn import LastLevelP6P7, PyramidBackbone
+from .targets import Truth, claimed, match_centres
 from .towers import conv3x3, normal_001
 
 
@@ -47,6 +48,7 @@ class FCOS(DenseDetector):
     """
 
     score_threshold, nms_threshold = 0.2, 0.6
+    radius = 1.5  # strides around an object's middle, whose cells learn it
 
     def candidates(
         self, outputs: Sequence[np.ndarray], anchors: np.ndarray, score_threshold: float
@@ -57,6 +59,30 @@ class FCOS(DenseDetector):
         cell = anchors[row]
         centre, stride = (cell[:, :2] + cell[:, 2:]) / 2, cell[:, 2:] - cell[:, :2]
         return box_ops.decode_distances(centre, distances[row] * np.tile(stride, 2)), score, column
+
+    def losses_of(
+        self, outputs: Sequence[Tensor], anchors: Sequence[np.ndarray], truths: Sequence[Truth]
+    ) -> dict[str, Tensor]:
+        """The "class", "box" and "centreness" losses (section 3.1), over the number of cells that belong to objects.
+
+        The focal loss of all cells; of the objects' cells the GIoU loss and the cross entropy of the centre-ness.
+        """
+        logits, distances, centreness = outputs
+        matches = np.stack([match_centres(anchors, truth, self.radius) for truth in truths])
+        found = claimed(matches, truths)
+        count = max(len(found.anchor), 1)
+        cell = np.concatenate(anchors)[found.anchor]
+        centre, stride = (cell[:, :2] + cell[:, 2:]) / 2, cell[:, 2:] - cell[:, :2]
+        signed = np.concatenate([-stride, stride], 1)
+        boxes = Tensor(np.tile(centre, 2)) + distances[found.image, found.anchor] * Tensor(signed)
+        sides = box_ops.encode_distances(centre, found.boxes).reshape(-1, 2, 2)  # left, top and right, bottom
+        wanted = np.sqrt((sides.min(1) / sides.max(1)).prod(1))
+        quality = F.sigmoid_cross_entropy(centreness[found.image, found.anchor, 0], Tensor(wanted), "sum")
+        return {
+            "class": class_loss(logits, matches, found, np.full(len(truths), 1 / count)),
+            "box": F.iou_loss(boxes, Tensor(found.boxes), "giou", "sum") / count,
+            "centreness": quality / count,
+        }
 
 
 def _tower(channels: int, depth: int = 4) -> Sequential:

@@ -12,12 +12,15 @@ import numpy as np
 from ...core import Tensor
 from ...core import functions as F
 from ...core.layers import Activation, BatchNorm2d, Conv2d, LeakyReLU, Module, ModuleList, Sequential, SiLU, init
+from ...core.plan import planned
 from ...weights.categories import COCO_80, COCO_80_IDS
 from ...weights.entry import WeightsEntry
 from .. import boxes as box_ops
 from ..categories import Categories
 from ..model import Detector, ModelInfo, sigmoid
 from ..results import Detections
+from ..sample import Sample
+from .targets import NEITHER, Truth, claimed, dynamic_match, truth_of
 
 PAD = 114  # grey, where the photo does not fill the input
 leaky = partial(LeakyReLU, 0.1)
@@ -280,6 +283,7 @@ class YOLOX(Detector):
     class_layers = ("head.cls_preds.",)
     strides = (8, 16, 32)
     score_threshold, nms_threshold = 0.01, 0.65
+    radius, candidates = 1.5, 10  # of the matching in training: strides around a middle; IoUs that decide how many
 
     def __init__(self, backbone: Module, head: DecoupledHead, categories: Categories, size: tuple[int, int]) -> None:
         self.backbone, self.head = backbone, head
@@ -308,7 +312,7 @@ class YOLOX(Detector):
 
     def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Detections:
         x, scale = self.preprocess(image)
-        codes, objectness, logits = (t.numpy()[0] for t in self(x))
+        codes, objectness, logits = (t.numpy()[0] for t in planned(self, x))
         threshold = self.score_threshold if score_threshold is None else score_threshold
         presence = sigmoid(objectness[:, 0])
         rows = np.flatnonzero(presence >= threshold)  # the others cannot reach it
@@ -326,6 +330,52 @@ class YOLOX(Detector):
         stride = strides[rows, None]
         centre = codes[:, :2] * stride + points[rows]
         return box_ops.cxcywh_to_xyxy(np.concatenate([centre, np.exp(codes[:, 2:]) * stride], 1))
+
+    def losses(self, samples: Sequence[Sample], rng: np.random.Generator) -> dict[str, Tensor]:
+        """The "box", "objectness" and "class" losses of a batch; training minimises their sum.
+
+        As in the official code, without the L1 loss that it adds in the last epochs of a training of hundreds.
+        """
+        inputs, truths = [], []
+        for sample in samples:
+            x, scale = self.preprocess(sample.image)
+            inputs.append(x.data)
+            boxes = np.zeros((0, 4), np.float32) if sample.boxes is None else sample.boxes
+            truths.append(truth_of(sample, self.categories, boxes * np.float32(scale)))
+        return self.losses_of(*self(Tensor(np.concatenate(inputs))), truths)
+
+    def losses_of(
+        self, codes: Tensor, objectness: Tensor, logits: Tensor, truths: Sequence[Truth]
+    ) -> dict[str, Tensor]:
+        """The losses of what the head said, (n, cells, 4), (n, cells, 1) and (n, cells, classes), about n images.
+
+        Of the cells that SimOTA gives to objects 1 - IoU^2, times 5, and the cross entropy of the classes, whose
+        target is the IoU; the cross entropy of all cells' objectness; each over the number of the objects' cells.
+        """
+        points, strides = self.corners(self.size)
+        cells = np.concatenate([points, points + strides[:, None]], 1)
+        matched = []
+        for i, truth in enumerate(truths):
+            scores = np.sqrt(sigmoid(logits.data[i]) * sigmoid(objectness.data[i]))
+            boxes = self.decode(codes.data[i], np.arange(len(cells)))
+            matched.append(dynamic_match(cells, truth, boxes, scores, self.radius, self.candidates))
+        matches, quality = (np.stack(part) for part in zip(*matched))
+        found = claimed(matches, truths)
+        count, at = max(len(found.anchor), 1), (found.image, found.anchor)
+
+        code, stride = codes[at], strides[found.anchor, None]
+        centre = code[:, :2] * Tensor(stride) + Tensor(points[found.anchor])
+        half = F.exp(code[:, 2:]) * Tensor(stride / 2)
+        box = F.concatenate([centre - half, centre + half], 1)
+        miss = F.iou_loss(box, Tensor(found.boxes), "iou", "none", 1e-16)
+        present = F.sigmoid_cross_entropy(objectness[:, :, 0], Tensor((matches >= 0).astype(np.float32)), "none")
+        target = np.zeros((len(found.anchor), logits.shape[2]), np.float32)
+        target[np.arange(len(target)), found.slots] = quality[at]
+        return {
+            "box": (miss * (2 - miss)).sum() * (5 / count),  # 1 - IoU^2
+            "objectness": (present * Tensor((matches != NEITHER).astype(np.float32))).sum() / count,
+            "class": F.sigmoid_cross_entropy(logits[at], Tensor(target), "sum") / count,
+        }
 
 
 def _yolox(categories: Categories, depth: float, width: float, size: int, conv: Conv = BaseConv) -> YOLOX:
