@@ -22,6 +22,7 @@ from chainsight.vision.detection.roi import BoxPredictor, RoIHeads, TwoMLPHead
 from chainsight.vision.detection.rpn import RegionProposalNetwork, RPNHead
 from chainsight.vision.detection.ssd import ssdlite320_mobilenet_v3_large
 from chainsight.vision.detection.towers import tower
+from chainsight.vision.detection.yolox import yolox_nano
 
 SIZE = 128
 SCENES = ShapeScenes(200, size=SIZE, seed=1)
@@ -76,6 +77,15 @@ def fcos():
     return dense(FCOS, lambda conv, _: DistanceHead(conv, 64), [[8], [16], [32], [64], [128]], (1.0,))
 
 
+def yolox():
+    model = yolox_nano(Categories.plain(SCENES.categories))
+    model.size = (SIZE, SIZE)
+    for _, module in model.named_modules():
+        if isinstance(module, BatchNorm2d):
+            module.momentum = 0.2  # as for ssdlite
+    return model
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "epochs", "batch_size", "lr", "least"),
@@ -85,6 +95,7 @@ def fcos():
         (faster_rcnn, 100, 4, 7e-4, 0.75),
         (retinanet, 30, 4, 1e-3, 0.75),
         (fcos, 40, 4, 1e-3, 0.75),
+        (yolox, 150, 4, 5e-3, 0.85),
     ],
 )
 def test_eight_pictures_by_heart(make, epochs, batch_size, lr, least, tmp_path):
