@@ -23,13 +23,12 @@ from .weights.writer import read_metadata, save_safetensors
 
 VALID_SEED = 1  # the demo and the tests use others
 # Pixels of the input, scenes, epochs, batch size, learning rate, seed of the scenes: small pictures first, as they cost
-# least. Of the first stage only 3 epochs were run, before smaller batches with more updates in the same time; the first
-# 218 updates of the third had the slower warm-up of a plan of 5 epochs.
+# least.
 STAGES = (
-    (128, 3000, 5, 16, 2e-3, 100),
-    (128, 4000, 3, 8, 1.5e-3, 101),
-    (192, 4200, 2, 8, 1.5e-3, 102),
-    (224, 2800, 1, 8, 1e-3, 103),
+    (128, 4000, 4, 8, 2e-3, 100),
+    (192, 4000, 3, 8, 1.5e-3, 101),
+    (320, 6000, 6, 8, 1.5e-3, 102),
+    (320, 9000, 2, 8, 1.2e-3, 103),
 )
 
 

@@ -157,6 +157,7 @@ def test_the_public_names_are_pinned():
         "SegmentationMap",
         "WeightsError",
         "__version__",
+        "card",
         "compile",
         "core",
         "datasets",

@@ -42,8 +42,15 @@ def test_keypoints_equal_torchvision(name):
         hit = ours >= 0
         points = found.keypoints[ours[hit]]
         assert np.abs(points[..., :2] - golden.outputs[f"keypoints_{i}"][hit][..., :2]).max() < 0.5
-        expected = golden.outputs[f"keypoint_scores_{i}"][hit]  # logits
-        assert np.abs(points[..., 2] - expected).max() < 2e-4 * np.abs(expected).max()
+        expected = golden.outputs[f"keypoint_scores_{i}"]  # logits
+        assert np.median(np.abs(points[..., 2] - expected[hit])) < 1e-5 * np.abs(expected).max()
+        # Of all keypoints on the original's own boxes: these maps are noise, which a box 0.001 pixels off changes.
+        features = model.find(image, None)
+        ratio = np.tile(np.array(features.size[::-1]) / np.array(image.shape[1::-1]), 2)
+        boxes = (boxes * ratio).astype(np.float32)
+        heatmaps = model.roi_heads.heatmaps(features.levels, [boxes], features.size).numpy()
+        values = np.stack([peaks(maps, box)[:, 2] for maps, box in zip(heatmaps, boxes)])
+        assert np.abs(values - expected).max() < 1e-4 * np.abs(expected).max()
 
 
 def test_peak_lies_where_a_smooth_bump_has_its_centre():
