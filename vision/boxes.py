@@ -42,7 +42,7 @@ def area(boxes: Array) -> Array:
     return np.asarray(sides[..., 0] * sides[..., 1])
 
 
-def clip(boxes: Array, image_size: tuple[int, int]) -> Array:
+def clip(boxes: Array, image_size: tuple[float, float]) -> Array:
     """Boxes (..., 4) xyxy moved into an image of ``image_size`` = (height, width).
 
     >>> clip(np.array([[-3, 2, 30, 9]], np.float32), (8, 20))
@@ -52,7 +52,7 @@ def clip(boxes: Array, image_size: tuple[int, int]) -> Array:
     return np.asarray(np.clip(boxes, 0, np.array([width, height, width, height], boxes.dtype)))
 
 
-def scale(boxes: Array, from_size: tuple[int, int], to_size: tuple[int, int]) -> Array:
+def scale(boxes: Array, from_size: tuple[float, float], to_size: tuple[float, float]) -> Array:
     """Boxes (..., 4) of an image of ``from_size`` (height, width), for the same image resized to ``to_size``.
 
     Each axis has its own ratio, computed in float32 as torchvision does.

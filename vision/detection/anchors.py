@@ -8,24 +8,19 @@ from collections.abc import Sequence
 import numpy as np
 
 
-class AnchorGenerator:
-    """Boxes of fixed sizes and aspect ratios around the cells of feature maps (Ren et al. 2015, section 3.1.1).
+class CellAnchors:
+    """The same boxes around every cell of a feature map, for several maps.
 
-    ``sizes`` has for each map the square roots of the areas in pixels, ``ratios`` height / width. Corners are rounded
-    and cell (i, j) lies at (j * stride, i * stride), as torchvision has it.
+    ``cells`` has for each map the boxes (k, 4) xyxy in pixels around its cell (0, 0). Cell (i, j) lies ``stride``
+    pixels from the next, by map; where there are no ``strides``, as many as fit into the input, as in torchvision.
 
-    >>> AnchorGenerator([[32]], [1.0])([(1, 2)], (8, 16))[0]
+    >>> CellAnchors([np.array([[-16, -16, 16, 16]], np.float32)])([(1, 2)], (8, 16))[0]
     array([[-16., -16.,  16.,  16.],
            [ -8., -16.,  24.,  16.]], dtype=float32)
     """
 
-    def __init__(self, sizes: Sequence[Sequence[float]], ratios: Sequence[float]) -> None:
-        self.cells = []
-        for scales in sizes:
-            h_ratio = np.sqrt(np.asarray(ratios, np.float32))
-            w = ((1 / h_ratio)[:, None] * np.asarray(scales, np.float32)).ravel()
-            h = (h_ratio[:, None] * np.asarray(scales, np.float32)).ravel()
-            self.cells.append(np.round(np.stack([-w, -h, w, h], 1) / 2))
+    def __init__(self, cells: Sequence[np.ndarray], strides: Sequence[int] | None = None) -> None:
+        self.cells, self.strides = cells, strides
         self.cache: dict[tuple[object, ...], list[np.ndarray]] = {}
 
     @property
@@ -40,14 +35,38 @@ class AnchorGenerator:
             if len(self.cache) > 16:
                 self.cache.clear()
             made = []
-            for (height, width), cell in zip(map_sizes, self.cells, strict=True):
-                x = np.arange(width, dtype=np.float32) * (image_size[1] // width)
-                y = np.arange(height, dtype=np.float32) * (image_size[0] // height)
+            for i, ((height, width), cell) in enumerate(zip(map_sizes, self.cells, strict=True)):
+                down, across = image_size[0] // height, image_size[1] // width
+                if self.strides is not None:
+                    down = across = self.strides[i]
+                x = np.arange(width, dtype=np.float32) * across
+                y = np.arange(height, dtype=np.float32) * down
                 at_y, at_x = np.meshgrid(y, x, indexing="ij")
                 shift = np.stack([at_x, at_y, at_x, at_y], -1).reshape(-1, 1, 4)
                 made.append((shift + cell).reshape(-1, 4))
             self.cache[key] = made
         return self.cache[key]
+
+
+class AnchorGenerator(CellAnchors):
+    """Boxes of fixed sizes and aspect ratios around the cells of feature maps (Ren et al. 2015, section 3.1.1).
+
+    ``sizes`` has for each map the square roots of the areas in pixels, ``ratios`` height / width. Corners are rounded
+    and cell (i, j) lies at (j * stride, i * stride), as torchvision has it.
+
+    >>> AnchorGenerator([[32]], [1.0])([(1, 2)], (8, 16))[0]
+    array([[-16., -16.,  16.,  16.],
+           [ -8., -16.,  24.,  16.]], dtype=float32)
+    """
+
+    def __init__(self, sizes: Sequence[Sequence[float]], ratios: Sequence[float]) -> None:
+        cells = []
+        for scales in sizes:
+            h_ratio = np.sqrt(np.asarray(ratios, np.float32))
+            w = ((1 / h_ratio)[:, None] * np.asarray(scales, np.float32)).ravel()
+            h = (h_ratio[:, None] * np.asarray(scales, np.float32)).ravel()
+            cells.append(np.round(np.stack([-w, -h, w, h], 1) / 2))
+        super().__init__(cells)
 
 
 class DefaultBoxes:

@@ -37,7 +37,7 @@ class Found(NamedTuple):
     """
 
     levels: list[Tensor]
-    size: tuple[int, int]
+    size: tuple[float, float]
     boxes: np.ndarray
     scores: np.ndarray
     slots: np.ndarray
@@ -51,7 +51,7 @@ class Objects(NamedTuple):
     """
 
     sample: Sample
-    size: tuple[int, int]
+    size: tuple[float, float]
     rows: np.ndarray
     boxes: np.ndarray
     slots: np.ndarray
@@ -66,6 +66,8 @@ class FasterRCNN(Detector):
     """
 
     class_layers: tuple[str, ...] = ("roi_heads.box_predictor.",)
+    proposal_levels, region_levels = slice(None), slice(None, -1)  # the backbone's maps that each is taken from
+    over_padding = False  # whether proposals may reach over the photo's edges into the padding
 
     def __init__(
         self,
@@ -81,20 +83,27 @@ class FasterRCNN(Detector):
     def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Detections:
         return self.result(image, self.find(image, score_threshold))
 
+    def first_stage(self, x: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor], list[np.ndarray]]:
+        """The maps for the regions; and, by map for the proposals, their logits, codes and anchors."""
+        levels = self.backbone(x)
+        maps = levels[self.proposal_levels]
+        logits, codes = self.rpn(maps)
+        anchors = self.rpn.anchors([level.shape[2:] for level in maps], x.shape[2:])  # type: ignore[arg-type]
+        return levels[self.region_levels], logits, codes, anchors
+
     def find(self, image: np.ndarray, score_threshold: float | None) -> Found:
         """The objects of a photo, still in pixels of the network's input, and the features they were found in."""
         x, size = self.resize(image)
-        levels = self.backbone(x)
-        logits, codes = self.rpn(levels)
-        anchors = self.rpn.anchors([level.shape[2:] for level in levels], x.shape[2:])  # type: ignore[misc, arg-type]
-        proposals = self.rpn.propose([t.numpy()[0] for t in logits], [t.numpy()[0] for t in codes], anchors, size)
+        levels, logits, codes, anchors = self.first_stage(x)
+        edges = x.shape[2:] if self.over_padding else size
+        proposals = self.rpn.propose([t.numpy()[0] for t in logits], [t.numpy()[0] for t in codes], anchors, edges)
         if not len(proposals):
-            return Found(levels[:-1], size, proposals, np.zeros(0, np.float32), np.zeros(0, np.int64))
-        scores, deltas = self.roi_heads(levels[:-1], [proposals], size)
+            return Found(levels, size, proposals, np.zeros(0, np.float32), np.zeros(0, np.int64))
+        scores, deltas = self.roi_heads(levels, [proposals], size)
         threshold = self.score_threshold if score_threshold is None else score_threshold
         boxes, score, slots = self.roi_heads.select(scores.numpy(), deltas.numpy(), proposals, size, threshold)
         known = self.categories.labels_of(slots) >= 0
-        return Found(levels[:-1], size, boxes[known], score[known], slots[known])
+        return Found(levels, size, boxes[known], score[known], slots[known])
 
     def result(self, image: np.ndarray, found: Found) -> Detections:
         """The boxes that were found, in pixels of the photo."""
@@ -112,27 +121,26 @@ class FasterRCNN(Detector):
             for sample, size in zip(samples, sizes)
         ]
         truths = [truth_of(sample, self.categories, box) for sample, box in zip(samples, boxes)]
-        levels = self.backbone(x)
-        logits, codes = self.rpn(levels)
-        anchors = self.rpn.anchors([level.shape[2:] for level in levels], x.shape[2:])  # type: ignore[misc, arg-type]
+        levels, logits, codes, anchors = self.first_stage(x)
         losses = self.rpn.losses(logits, codes, anchors, truths, rng)
+        edges = [x.shape[2:]] * len(sizes) if self.over_padding else sizes
         proposals = [
             self.rpn.propose(
-                [t.data[i] for t in logits], [t.data[i] for t in codes], anchors, size, self.rpn.in_training
+                [t.data[i] for t in logits], [t.data[i] for t in codes], anchors, edge, self.rpn.in_training
             )
-            for i, size in enumerate(sizes)
+            for i, edge in enumerate(edges)
         ]
         regions = [self.roi_heads.sample(p, t, rng) for p, t in zip(proposals, truths, strict=True)]
         largest = (max(height for height, _ in sizes), max(width for _, width in sizes))
-        losses |= self.roi_heads.losses(levels[:-1], regions, truths, largest)
+        losses |= self.roi_heads.losses(levels, regions, truths, largest)
         objects = [
             Objects(sample, size, counted(sample, box)[r.matched], r.boxes[: len(r.matched)], r.slots[: len(r.matched)])
             for sample, size, box, r in zip(samples, sizes, boxes, regions)
         ]
-        return losses | self.instance_losses(levels[:-1], objects, largest)
+        return losses | self.instance_losses(levels, objects, largest)
 
     def instance_losses(
-        self, levels: Sequence[Tensor], objects: Sequence[Objects], image_size: tuple[int, int]
+        self, levels: Sequence[Tensor], objects: Sequence[Objects], image_size: tuple[float, float]
     ) -> dict[str, Tensor]:
         """The losses of what a subclass finds in each region beside its class and box: here nothing."""
         return {}

@@ -47,7 +47,9 @@ class KeypointHeads(RoIHeads):
         self.keypoint_head = keypoint_head
         self.keypoint_predictor = predictor
 
-    def heatmaps(self, levels: Sequence[Tensor], boxes: Sequence[np.ndarray], image_size: tuple[int, int]) -> Tensor:
+    def heatmaps(
+        self, levels: Sequence[Tensor], boxes: Sequence[np.ndarray], image_size: tuple[float, float]
+    ) -> Tensor:
         """Logits (r, keypoints, 56, 56) of the boxes (r_i, 4) of each image, in pixels of the network's input."""
         features = self.keypoint_roi_pool(levels, boxes, image_size)
         return self.keypoint_predictor(self.keypoint_head(features))  # type: ignore[no-any-return]
@@ -92,7 +94,7 @@ class KeypointRCNN(FasterRCNN):
             self.renew_keypoints(weight.shape[1])
 
     def instance_losses(
-        self, levels: Sequence[Tensor], objects: Sequence[Objects], image_size: tuple[int, int]
+        self, levels: Sequence[Tensor], objects: Sequence[Objects], image_size: tuple[float, float]
     ) -> dict[str, Tensor]:
         """The cross entropy of the places of all annotated keypoints in all cells of their heat maps (section 5).
 

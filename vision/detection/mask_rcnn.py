@@ -47,7 +47,7 @@ class MaskHeads(RoIHeads):
         self.mask_head = mask_head
         self.mask_predictor = predictor
 
-    def masks(self, levels: Sequence[Tensor], boxes: Sequence[np.ndarray], image_size: tuple[int, int]) -> Tensor:
+    def masks(self, levels: Sequence[Tensor], boxes: Sequence[np.ndarray], image_size: tuple[float, float]) -> Tensor:
         """Mask logits (r, classes, 28, 28) of the boxes (r_i, 4) of each image, in pixels of the network's input."""
         return self.mask_predictor(self.mask_head(self.mask_roi_pool(levels, boxes, image_size)))  # type: ignore[no-any-return]
 
@@ -61,6 +61,7 @@ class MaskRCNN(FasterRCNN):
     """
 
     roi_heads: MaskHeads
+    instance_masks: type[InstanceMasks] = InstanceMasks  # how they are pasted
     class_layers: tuple[str, ...] = ("roi_heads.box_predictor.", "roi_heads.mask_predictor.mask_fcn_logits.")
 
     def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Detections:
@@ -71,10 +72,10 @@ class MaskRCNN(FasterRCNN):
             crops = sigmoid(logits[np.arange(len(result)), found.slots])
         else:
             crops = np.zeros((0, 28, 28), np.float32)
-        return replace(result, masks=InstanceMasks(crops, result.boxes, result.image_size))
+        return replace(result, masks=self.instance_masks(crops, result.boxes, result.image_size))
 
     def instance_losses(
-        self, levels: Sequence[Tensor], objects: Sequence[Objects], image_size: tuple[int, int]
+        self, levels: Sequence[Tensor], objects: Sequence[Objects], image_size: tuple[float, float]
     ) -> dict[str, Tensor]:
         """The cross entropy of the masks of the true classes (section 3).
 

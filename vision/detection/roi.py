@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,8 @@ from ..model import softmax
 from .targets import Truth, match, sample_balanced
 from .towers import tower
 
+RegionPooling = Callable[[Sequence[Tensor], Sequence[np.ndarray], tuple[float, float]], Tensor]
+
 
 class MultiScaleRoIAlign:
     """RoIAlign of each box on the pyramid level that fits its size (Lin et al. 2017, equation 1)."""
@@ -22,7 +24,9 @@ class MultiScaleRoIAlign:
     def __init__(self, output_size: int, sampling_ratio: int = 2) -> None:
         self.output_size, self.sampling_ratio = output_size, sampling_ratio
 
-    def __call__(self, levels: Sequence[Tensor], boxes: Sequence[np.ndarray], image_size: tuple[int, int]) -> Tensor:
+    def __call__(
+        self, levels: Sequence[Tensor], boxes: Sequence[np.ndarray], image_size: tuple[float, float]
+    ) -> Tensor:
         """Features (r, channels, size, size) of the boxes (r_i, 4) of each image, in pixels of the network's input.
 
         ``image_size`` is that of the (largest) photo in the input, before padding.
@@ -109,14 +113,15 @@ class RoIHeads(Module):
 
     coder = box_ops.BoxCoder((10.0, 10.0, 5.0, 5.0))
 
-    def __init__(self, box_head: Module, box_predictor: BoxPredictor) -> None:
-        self.box_roi_pool = MultiScaleRoIAlign(7)
+    def __init__(self, box_head: Module, box_predictor: BoxPredictor, pool: RegionPooling | None = None) -> None:
+        self.box_roi_pool = pool or MultiScaleRoIAlign(7)
         self.box_head = box_head
         self.box_predictor = box_predictor
-        self.nms_threshold, self.limit = 0.5, 100
+        self.nms_threshold = 0.5
+        self.limit: int | None = 100  # of what is found in an image; None is all
 
     def forward(
-        self, levels: Sequence[Tensor], proposals: Sequence[np.ndarray], image_size: tuple[int, int]
+        self, levels: Sequence[Tensor], proposals: Sequence[np.ndarray], image_size: tuple[float, float]
     ) -> tuple[Tensor, Tensor]:
         """Class logits (r, classes) and box codes (r, classes * 4) of all proposals."""
         features = self.box_roi_pool(levels, proposals, image_size)
@@ -127,7 +132,7 @@ class RoIHeads(Module):
         logits: np.ndarray,
         codes: np.ndarray,
         proposals: np.ndarray,
-        image_size: tuple[int, int],
+        image_size: tuple[float, float],
         score_threshold: float,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Boxes (n, 4), scores (n,) and classes (n,) of one image after suppression within each class, best first."""
@@ -155,7 +160,7 @@ class RoIHeads(Module):
         levels: Sequence[Tensor],
         regions: Sequence[Regions],
         truths: Sequence[Truth],
-        image_size: tuple[int, int],
+        image_size: tuple[float, float],
     ) -> dict[str, Tensor]:
         """The losses of class and box on what was sampled from each image (equation 1)."""
         slots = np.concatenate([region.slots for region in regions])

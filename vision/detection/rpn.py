@@ -11,7 +11,7 @@ from ...core import functions as F
 from ...core.layers import Conv2d, Module, ReLU, Sequential, init
 from .. import boxes as box_ops
 from ..model import sigmoid
-from .anchors import AnchorGenerator
+from .anchors import CellAnchors
 from .targets import Truth, match_and_claim_ties, sample_balanced
 
 
@@ -41,7 +41,7 @@ class RegionProposalNetwork(Module):
     def __init__(
         self,
         head: RPNHead,
-        anchors: AnchorGenerator,
+        anchors: CellAnchors,
         per_level: int = 1000,
         total: int = 1000,
         nms_threshold: float = 0.7,
@@ -67,7 +67,7 @@ class RegionProposalNetwork(Module):
         logits: Sequence[np.ndarray],
         codes: Sequence[np.ndarray],
         anchors: Sequence[np.ndarray],
-        image_size: tuple[int, int],
+        image_size: tuple[float, float],
         limits: tuple[int, int] | None = None,
     ) -> np.ndarray:
         """The proposals (r, 4) of one image from its logits, codes and anchors by level, best first.
