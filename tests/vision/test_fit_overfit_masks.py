@@ -8,7 +8,7 @@ from chainsight import core, training
 from chainsight.core.layers import BatchNorm2d, ReLU, Sequential, init
 from chainsight.datasets import ShapeScenes
 from chainsight.vision import boxes as box_ops
-from chainsight.vision.backbones.resnet import BasicBlock, ResNet
+from chainsight.vision.backbones.resnet import BasicBlock, Bottleneck, ResNet
 from chainsight.vision.categories import Categories
 from chainsight.vision.detection.anchors import AnchorGenerator
 from chainsight.vision.detection.fpn import LastLevelMaxPool, PyramidBackbone
@@ -19,6 +19,7 @@ from chainsight.vision.detection.roi import BoxPredictor, TwoMLPHead
 from chainsight.vision.detection.rpn import RegionProposalNetwork, RPNHead
 from chainsight.vision.detection.towers import conv3x3
 from chainsight.vision.model import ShortSidePreset
+from chainsight.vision.segmentation.encoder_decoder import EncoderDecoder, FCNHead
 from chainsight.vision.segmentation.lraspp import lraspp_mobilenet_v3_large
 
 SIZE = 128
@@ -68,17 +69,24 @@ def test_eight_pictures_by_heart(make, iou_type, epochs, least, tmp_path):
     assert least < metrics.AP
 
 
+def fcn(categories):
+    heads = FCNHead(2048, categories.outputs), FCNHead(1024, categories.outputs)
+    return EncoderDecoder(ResNet(Bottleneck, (1, 1, 1, 1), dilations=(1, 1, 2, 4)), *heads, categories)
+
+
 @pytest.mark.slow
-def test_label_maps_by_heart(tmp_path):
+@pytest.mark.parametrize(
+    ("make", "size", "side", "epochs", "lr", "batch"),
+    [(lraspp_mobilenet_v3_large, 192, 64, 70, 4e-3, 8), (fcn, 96, 40, 40, 1e-3, 4)],
+    ids=["lraspp", "fcn"],
+)
+def test_label_maps_by_heart(make, size, side, epochs, lr, batch, tmp_path):
     core.seed(0)
-    scenes = ShapeScenes(1000, size=192, seed=1, background=True)
-    model, data = (
-        lraspp_mobilenet_v3_large(Categories.plain(scenes.categories)),
-        large(scenes, 64),
-    )  # cells have 8 pixels
-    model.preset = ShortSidePreset(192)
+    scenes = ShapeScenes(1000, size=size, seed=1, background=True)
+    model, data = make(Categories.plain(scenes.categories)), large(scenes, side)  # cells have 8 pixels
+    model.preset = ShortSidePreset(size)
     for _, module in model.named_modules():
         if isinstance(module, BatchNorm2d):
             module.momentum = 0.2  # the published 0.01 would still remember the start after so few steps
-    training.fit(model, data, epochs=70, lr=4e-3, batch_size=8, out=tmp_path, **SETTINGS)
+    training.fit(model, data, epochs=epochs, lr=lr, batch_size=batch, out=tmp_path, **SETTINGS)
     assert cs.evaluate(model, data, progress=False).metrics.to_dict()["mIoU"] >= 0.9
