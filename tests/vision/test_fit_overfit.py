@@ -90,7 +90,7 @@ def yolox():
 @pytest.mark.parametrize(
     ("make", "epochs", "batch_size", "lr", "least"),
     [
-        (nanodet, 60, 4, 2e-3, 0.85),
+        (nanodet, 80, 4, 2e-3, 0.85),
         (ssdlite, 60, 8, 3e-3, 0.95),
         (faster_rcnn, 100, 4, 7e-4, 0.75),
         (retinanet, 30, 4, 1e-3, 0.75),
