@@ -4,19 +4,11 @@ from .activation import GELU, Activation, HardSigmoid, HardSwish, LeakyReLU, Mis
 from .attention import MultiheadAttention
 from .containers import ModuleList, Sequential
 from .conv import Conv2d, ConvTranspose2d
-from .linear import (
-    AdaptiveAvgPool2d,
-    AvgPool2d,
-    Dropout,
-    Flatten,
-    Identity,
-    Linear,
-    MaxPool2d,
-    Permute,
-    StochasticDepth,
-)
+from .dropout import Dropout, StochasticDepth
+from .linear import Flatten, Identity, Linear, Permute
 from .module import Module
 from .norm import BatchNorm, BatchNorm2d, FrozenBatchNorm2d, GroupNorm, LayerNorm
+from .pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 
 __all__ = [
     "GELU", "Activation", "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm", "BatchNorm2d", "Conv2d", "ConvTranspose2d",

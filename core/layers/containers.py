@@ -8,7 +8,8 @@ from typing import Any
 from ..tensor import Tensor
 from .activation import Activation
 from .conv import Conv2d
-from .linear import Dropout, Linear
+from .dropout import Dropout
+from .linear import Linear
 from .module import Module
 from .norm import BatchNorm
 

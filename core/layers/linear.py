@@ -1,11 +1,10 @@
-"""Linear layers and the small parts around them."""
+"""The linear layer, and layers that only change a shape."""
 
 from __future__ import annotations
 
 from .. import functions as F
 from .. import kernels
 from ..function import is_recording
-from ..functions.conv import Pair
 from ..tensor import Parameter, Tensor, wrap
 from . import init
 from .activation import Activation
@@ -84,87 +83,3 @@ class Identity(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x
-
-
-class Dropout(Module):
-    """In training, zeros with probability ``ratio`` and the rest scaled up.
-
-    >>> Dropout(0.5).eval()(Tensor([1.0])).item()
-    1.0
-    """
-
-    def __init__(self, ratio: float = 0.5) -> None:
-        self.ratio = ratio
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.dropout(x, self.ratio) if self.training else x
-
-    def describe(self) -> str:
-        return f"{self.ratio}"
-
-
-class StochasticDepth(Module):
-    """In training, whole samples of x (n, ...) zeroed with probability ``ratio`` and the rest scaled up.
-
-    It goes on the branch of a residual block, which is skipped so for some samples (Huang et al. 2016).
-
-    >>> StochasticDepth(0.5).eval()(Tensor([1.0])).item()
-    1.0
-    """
-
-    def __init__(self, ratio: float) -> None:
-        self.ratio = ratio
-
-    @property
-    def active(self) -> bool:
-        """Whether anything can be dropped now."""
-        return self.training and self.ratio > 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.active:
-            return x
-        return x * F.dropout(wrap(x.xp.ones((x.shape[0],) + (1,) * (x.ndim - 1), x.dtype)), self.ratio)
-
-    def describe(self) -> str:
-        return f"{self.ratio:g}"
-
-
-class MaxPool2d(Module):
-    """The greatest value of each window; see ``functions.max_pool2d``."""
-
-    def __init__(
-        self, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0, ceil_mode: bool = False
-    ) -> None:
-        self.kernel_size, self.stride, self.padding, self.ceil_mode = kernel_size, stride, padding, ceil_mode
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.max_pool2d(x, self.kernel_size, self.stride, self.padding, ceil_mode=self.ceil_mode)
-
-    def describe(self) -> str:
-        return f"{self.kernel_size}, stride {self.stride or self.kernel_size}"
-
-
-class AvgPool2d(Module):
-    """The mean of each window; see ``functions.avg_pool2d``."""
-
-    def __init__(self, kernel_size: Pair, stride: Pair | None = None, padding: Pair = 0) -> None:
-        self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.avg_pool2d(x, self.kernel_size, self.stride, self.padding)
-
-    def describe(self) -> str:
-        return f"{self.kernel_size}, stride {self.stride or self.kernel_size}"
-
-
-class AdaptiveAvgPool2d(Module):
-    """The means over an even grid of cells; see ``functions.adaptive_avg_pool2d``."""
-
-    def __init__(self, size: Pair) -> None:
-        self.size = size
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.adaptive_avg_pool2d(x, self.size)
-
-    def describe(self) -> str:
-        return f"{self.size}"
