@@ -96,11 +96,10 @@ def focal_loss(x: Tensor, target: Tensor, alpha: float = 0.25, gamma: float = 2.
     """
     x, target = operands("focal_loss", x, target)
     _same_shape("focal_loss", x, target)
-    p = sigmoid(x)
-    wrong = p + target - p * target * 2  # 1 - p_t
-    loss = (softplus(x) - x * target) * wrong**gamma
+    towards = x * wrap(1 - 2 * target.data)  # the logit of the wrong answer
+    loss = softplus(towards) * sigmoid(towards) ** gamma
     if alpha >= 0:
-        loss = loss * (target * alpha + (1 - target) * (1 - alpha))
+        loss = loss * wrap(target.data * (2 * alpha - 1) + (1 - alpha))
     return _reduce(loss, reduction)
 
 
