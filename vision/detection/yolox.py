@@ -115,7 +115,25 @@ class SPPBottleneck(Module):
         return self.conv2(F.concatenate(maps, 1))  # type: ignore[no-any-return]
 
 
-class CSPDarknet(Module):
+class DarknetStages(Module):
+    """x (n, 3, height, width) to the maps of its last three stages, of strides 8, 16 and 32."""
+
+    stem: Module
+    dark2: Module
+    dark3: Module
+    dark4: Module
+    dark5: Module
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        x = self.dark2(self.stem(x))
+        maps = []
+        for stage in (self.dark3, self.dark4, self.dark5):
+            x = stage(x)
+            maps.append(x)
+        return maps
+
+
+class CSPDarknet(DarknetStages):
     """x (n, 3, height, width) to maps of strides 8, 16 and 32; ``width`` is that of the first layer."""
 
     def __init__(self, width: int, depth: int, conv: Conv) -> None:
@@ -128,14 +146,6 @@ class CSPDarknet(Module):
             conv(w[3], w[4], 3, 2), SPPBottleneck(w[4], w[4]), CSPLayer(w[4], w[4], depth, False, conv)
         )
         self.channels = tuple(w[2:])
-
-    def forward(self, x: Tensor) -> list[Tensor]:
-        x = self.dark2(self.stem(x))
-        maps = []
-        for stage in (self.dark3, self.dark4, self.dark5):
-            x = stage(x)
-            maps.append(x)
-        return maps
 
 
 class PathAggregation(Module):
@@ -180,7 +190,7 @@ class ResLayer(Module):
         return self.layer2(self.layer1(x), x)  # type: ignore[no-any-return]
 
 
-class Darknet53(Module):
+class Darknet53(DarknetStages):
     """x (n, 3, height, width) to maps of strides 8, 16 and 32; the last one through spatial pyramid pooling."""
 
     def __init__(self) -> None:
@@ -195,14 +205,6 @@ class Darknet53(Module):
             BaseConv(512, 1024, 3, activation=leaky),
             BaseConv(1024, 512, 1, activation=leaky),
         )
-
-    def forward(self, x: Tensor) -> list[Tensor]:
-        x = self.dark2(self.stem(x))
-        maps = []
-        for stage in (self.dark3, self.dark4, self.dark5):
-            x = stage(x)
-            maps.append(x)
-        return maps
 
 
 def _group(channels: int, depth: int) -> list[Module]:
