@@ -39,7 +39,20 @@ from .backbones import (
     vit,
 )
 from .categories import Categories
-from .detection import darknet, faster_rcnn, fcos, keypoint_rcnn, mask_rcnn, nanodet, retinanet, ssd, yolo, yolox
+from .detection import (
+    chainercv_rcnn,
+    darknet,
+    faster_rcnn,
+    fcos,
+    keypoint_rcnn,
+    light_head_rcnn,
+    mask_rcnn,
+    nanodet,
+    retinanet,
+    ssd,
+    yolo,
+    yolox,
+)
 from .model import Classifier, CropPreset, Model, ModelInfo, has_folded_norms
 from .segmentation import deeplabv3, fcn, lraspp
 
@@ -51,6 +64,8 @@ MODULES = (
     keypoint_rcnn,
     retinanet,
     fcos,
+    chainercv_rcnn,
+    light_head_rcnn,
     ssd,
     nanodet,
     yolox,

@@ -95,8 +95,9 @@ class FasterRCNN(Detector):
         """The objects of a photo, still in pixels of the network's input, and the features they were found in."""
         x, size = self.resize(image)
         levels, logits, codes, anchors = self.first_stage(x)
-        edges = x.shape[2:] if self.over_padding else size
-        proposals = self.rpn.propose([t.numpy()[0] for t in logits], [t.numpy()[0] for t in codes], anchors, edges)
+        edges, scale = x.shape[2:] if self.over_padding else size, size[0] / image.shape[0]
+        outputs = [t.numpy()[0] for t in logits], [t.numpy()[0] for t in codes]
+        proposals = self.rpn.propose(*outputs, anchors, edges, scale)
         if not len(proposals):
             return Found(levels, size, proposals, np.zeros(0, np.float32), np.zeros(0, np.int64))
         scores, deltas = self.roi_heads(levels, [proposals], size)
@@ -123,13 +124,11 @@ class FasterRCNN(Detector):
         truths = [truth_of(sample, self.categories, box) for sample, box in zip(samples, boxes)]
         levels, logits, codes, anchors = self.first_stage(x)
         losses = self.rpn.losses(logits, codes, anchors, truths, rng)
-        edges = [x.shape[2:]] * len(sizes) if self.over_padding else sizes
-        proposals = [
-            self.rpn.propose(
-                [t.data[i] for t in logits], [t.data[i] for t in codes], anchors, edge, self.rpn.in_training
-            )
-            for i, edge in enumerate(edges)
-        ]
+        proposals = []
+        for i, (sample, size) in enumerate(zip(samples, sizes)):
+            outputs = [t.data[i] for t in logits], [t.data[i] for t in codes]
+            edges, scale = x.shape[2:] if self.over_padding else size, size[0] / sample.size[0]
+            proposals.append(self.rpn.propose(*outputs, anchors, edges, scale, self.rpn.in_training))
         regions = [self.roi_heads.sample(p, t, rng) for p, t in zip(proposals, truths, strict=True)]
         largest = (max(height for height, _ in sizes), max(width for _, width in sizes))
         losses |= self.roi_heads.losses(levels, regions, truths, largest)

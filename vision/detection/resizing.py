@@ -50,6 +50,35 @@ class ShortSideResize:
 
 
 @dataclass(frozen=True)
+class OneScaleResize(ShortSideResize):
+    """As `ShortSideResize`, but boxes take one scale for both axes, that from before sides are rounded (ChainerCV).
+
+    The size of the photo in the tensor is therefore not whole: what lies beyond it lies outside of the photo.
+    """
+
+    def __call__(self, image: np.ndarray) -> tuple[Tensor, tuple[float, float]]:  # type: ignore[override]
+        """The tensor (1, 3, padded height, padded width) and the (height, width) of the photo in it."""
+        x, _ = super().__call__(image)
+        height, width = image.shape[:2]
+        scale = self.scale((height, width), x)
+        return x, (height * scale, width * scale)
+
+    def scale(self, image_size: tuple[int, int], x: Tensor) -> float:
+        """How many pixels of the input ``x`` stand for one of the photo."""
+        return min(self.short / min(image_size), self.long / max(image_size))
+
+
+@dataclass(frozen=True)
+class WidthScaleResize(OneScaleResize):
+    """As `OneScaleResize`, but the scale is that of the rounded width, and nothing is padded."""
+
+    divisor: int = 1
+
+    def scale(self, image_size: tuple[int, int], x: Tensor) -> float:
+        return x.shape[3] / image_size[1]
+
+
+@dataclass(frozen=True)
 class FixedResize:
     """Normalise, then resize bilinearly to ``size`` (height, width), whatever the aspect."""
 

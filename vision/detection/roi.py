@@ -54,6 +54,129 @@ class MultiScaleRoIAlign:
         return F.concatenate(parts)[back]
 
 
+class RoIMaxPool:
+    """The greatest value in each bin of a box, whose corners are rounded to cells (Girshick 2015, section 2.1).
+
+    ``scale`` is the number of cells for one pixel. Bins overlap where a box has fewer cells than bins, and are 0 where
+    they hold no cell.
+    """
+
+    def __init__(self, output_size: int, scale: float) -> None:
+        self.output_size, self.scale = output_size, scale
+
+    def __call__(
+        self, levels: Sequence[Tensor], boxes: Sequence[np.ndarray], image_size: tuple[float, float]
+    ) -> Tensor:
+        """Features (r, channels, size, size) of the boxes (r_i, 4) of each image, in pixels of the network's input.
+
+        A bin is covered by four rectangles whose sides are powers of two, of which all maxima are known.
+        """
+        (level,) = levels
+        _, channels, height, width = level.shape
+        corners = np.rint(np.concatenate(boxes).astype(np.float64) * self.scale).astype(np.int64)
+        (top, bottom), (left, right) = self._bins(corners[:, 1::2], height), self._bins(corners[:, ::2], width)
+        down, across = _log2(bottom - top), _log2(right - left)
+        tables: list[Tensor] = []
+        starts = np.zeros((down.max(initial=0) + 1, across.max(initial=0) + 1), np.int64)
+        rows = level.transpose(0, 2, 3, 1)
+        for k in range(len(starts)):
+            rows = _shifted_max(rows, 1, k)
+            table = rows
+            for j in range(starts.shape[1]):
+                table = _shifted_max(table, 2, j)
+                starts[k, j] = sum(len(t) for t in tables)
+                tables.append(table.reshape(-1, channels))
+        values = F.concatenate(tables)
+        image_of = np.repeat(np.arange(len(boxes)), [len(b) for b in boxes])[:, None, None]
+        down, across = down[:, :, None], across[:, None, :]
+        table_height, table_width = height + 1 - (1 << down), width + 1 - (1 << across)
+        first = starts[down, across] + image_of * table_height * table_width
+        places = [
+            first + y.clip(0, table_height - 1) * table_width + x.clip(0, table_width - 1)  # clipped for empty bins
+            for y in (top[:, :, None], bottom[:, :, None] - (1 << down))
+            for x in (left[:, None, :], right[:, None, :] - (1 << across))
+        ]
+        filled = ((bottom > top)[:, :, None] & (right > left)[:, None, :]).reshape(-1, 1).astype(np.float32)
+        parts = []
+        for start in range(0, max(len(filled), 1), 2048):  # which fits into the processor's cache
+            part = slice(start, start + 2048)
+            a, b, c, d = (values[place.reshape(-1)[part]] for place in places)
+            parts.append(F.maximum(F.maximum(a, b), F.maximum(c, d)) * Tensor(filled[part]))
+        size = self.output_size
+        return F.concatenate(parts).reshape(-1, size, size, channels).transpose(0, 3, 1, 2)
+
+    def _bins(self, ends: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+        """First cells and those after the last (r, size) of the bins between first and last cells (r, 2)."""
+        step = np.maximum(ends[:, 1] - ends[:, 0] + 1, 1)[:, None] / self.output_size
+        bins = np.arange(self.output_size)
+        start, stop = np.floor(bins * step), np.ceil((bins + 1) * step)
+        return tuple((side + ends[:, :1]).clip(0, limit).astype(np.int64) for side in (start, stop))  # type: ignore[return-value]
+
+
+class PSRoIMaxAlign:
+    """Position-sensitive RoIAlign: each bin of a box takes the greatest of 2x2 samples of maps of its own.
+
+    Li et al. 2017, "Light-head R-CNN", section 3.2. ``scale`` is the number of cells for one pixel. Of a map's channels
+    those of bin (i, j) are every size * size-th from i * size + j. Samples that lie outside of the map do not count; a
+    bin without others is 0.
+    """
+
+    def __init__(self, output_size: int, scale: float) -> None:
+        self.output_size, self.scale = output_size, scale
+
+    def __call__(
+        self, levels: Sequence[Tensor], boxes: Sequence[np.ndarray], image_size: tuple[float, float]
+    ) -> Tensor:
+        """Features (r, channels / size**2, size, size) of the boxes (r_i, 4) of each image, in pixels of the input."""
+        (level,), size = levels, self.output_size
+        n, _, height, width = level.shape
+        bins = level.reshape(n, -1, size * size, height, width).transpose(0, 3, 4, 2, 1)
+        rows = bins.reshape(-1, bins.shape[4])
+        flat = np.concatenate(boxes).astype(np.float32) * np.float32(self.scale)
+        image_of = np.repeat(np.arange(len(boxes)), [len(b) for b in boxes])[:, None, None]
+        bin_of = np.arange(2 * size) // 2
+        tops, downs, inside_y = self._samples(flat[:, 1::2], height)
+        lefts, acrosses, inside_x = self._samples(flat[:, ::2], width)
+        found: Tensor | None = None
+        for y, down in zip(tops, downs):
+            for x, across in zip(lefts, acrosses):
+                cell = (image_of * height + y[:, :, None]) * width + x[:, None, :]
+                index = cell * (size * size) + bin_of[:, None] * size + bin_of
+                part = rows[index.reshape(-1)] * Tensor((down[:, :, None] * across[:, None, :]).reshape(-1, 1))
+                found = part if found is None else found + part
+        samples = found.reshape(-1, size, 2, size, 2, bins.shape[4])  # type: ignore[union-attr]
+        inside = (inside_y[:, :, None] & inside_x[:, None, :]).reshape(-1, size, 2, size, 2, 1)
+        if not inside.all():
+            samples = F.where(inside, samples, Tensor(np.float32(-np.inf)))
+        pooled = F.max(samples, (2, 4))
+        return F.where(inside.any((2, 4)), pooled, Tensor(np.float32(0))).transpose(0, 3, 1, 2)
+
+    def _samples(
+        self, ends: np.ndarray, limit: int
+    ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray], np.ndarray]:
+        """The cells (r, 2 * size) before and after the samples between ends (r, 2), their weights, which count."""
+        steps = (np.arange(2 * self.output_size, dtype=np.float32) + np.float32(0.5)) / np.float32(2 * self.output_size)
+        place = ends[:, :1] + steps * np.maximum(ends[:, 1:] - ends[:, :1], np.float32(0.1))
+        inside = (place >= -1) & (place <= limit)
+        place = place.clip(0, limit - 1)
+        low = place.astype(np.int64)
+        after = place - low.astype(np.float32)
+        return (low, np.minimum(low + 1, limit - 1)), (1 - after, after), inside
+
+
+def _log2(length: np.ndarray) -> np.ndarray:
+    """The greatest powers of two that are not larger than lengths, 0 for those below 1."""
+    return np.floor(np.log2(np.maximum(length, 1))).astype(np.int64)
+
+
+def _shifted_max(x: Tensor, axis: int, k: int) -> Tensor:
+    """From the maxima of 2^(k-1) values along an axis those of 2^k; for k = 0 the values themselves."""
+    if k == 0:
+        return x
+    half, before = 1 << (k - 1), (slice(None),) * axis
+    return F.maximum(x[(*before, slice(None, -half))], x[(*before, slice(half, None))])
+
+
 class TwoMLPHead(Module):
     """Two fully connected layers on the flattened features."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -16,12 +17,16 @@ from .targets import Truth, match_and_claim_ties, sample_balanced
 
 
 class RPNHead(Module):
-    """Convolutions, then for each anchor of each cell an objectness logit and a box code (figure 3)."""
+    """Convolutions, then for each anchor of each cell an objectness logit and a box code (figure 3).
 
-    def __init__(self, channels: int, anchors: int, depth: int = 1) -> None:
-        self.conv = Sequential(*(Sequential(_conv(channels, channels, 3), ReLU()) for _ in range(depth)))
-        self.cls_logits = _conv(channels, anchors, 1)
-        self.bbox_pred = _conv(channels, anchors * 4, 1)
+    The convolutions are ``width`` wide, as the maps if it is None. With two ``logits`` the first is the background's.
+    """
+
+    def __init__(self, channels: int, anchors: int, depth: int = 1, width: int | None = None, logits: int = 1) -> None:
+        widths = [channels, *[width or channels] * depth]
+        self.conv = Sequential(*(Sequential(_conv(a, b, 3), ReLU()) for a, b in pairwise(widths)))
+        self.cls_logits = _conv(widths[-1], anchors * logits, 1)
+        self.bbox_pred = _conv(widths[-1], anchors * 4, 1)
 
     def forward(self, level: Tensor) -> tuple[Tensor, Tensor]:
         x = self.conv(level)
@@ -68,11 +73,13 @@ class RegionProposalNetwork(Module):
         codes: Sequence[np.ndarray],
         anchors: Sequence[np.ndarray],
         image_size: tuple[float, float],
+        scale: float,
         limits: tuple[int, int] | None = None,
     ) -> np.ndarray:
         """The proposals (r, 4) of one image from its logits, codes and anchors by level, best first.
 
-        ``limits`` replaces ``per_level`` and ``total``: training keeps more.
+        ``scale`` pixels of the input stand for one of the photo. ``limits`` replaces ``per_level`` and ``total``:
+        training keeps more.
         """
         per_level, total = limits or (self.per_level, self.total)
         scores, boxes, level_of = [], [], []
@@ -83,9 +90,13 @@ class RegionProposalNetwork(Module):
             level_of.append(np.full(len(best), i))
         objectness = sigmoid(np.concatenate(scores))
         box, level = box_ops.clip(np.concatenate(boxes), image_size), np.concatenate(level_of)
-        valid = box_ops.at_least(box, 1e-3) & (objectness >= self.score_threshold)
+        valid = box_ops.at_least(box, self.least_side(scale)) & (objectness >= self.score_threshold)
         box, objectness, level = box[valid], objectness[valid], level[valid]
         return box[box_ops.batched_nms(box, objectness, level, self.nms_threshold, total)]
+
+    def least_side(self, scale: float) -> float:
+        """The shortest side of a proposal in the input, of which ``scale`` pixels stand for one of the photo."""
+        return 1e-3
 
     def losses(
         self,
@@ -114,6 +125,45 @@ class RegionProposalNetwork(Module):
             "objectness": F.sigmoid_cross_entropy(logit, Tensor(np.concatenate(labels))),
             "proposal box": box / max(len(row), 1),
         }
+
+
+class SoftmaxRPN(RegionProposalNetwork):
+    """Proposals on one map as in the original: logits of background and object, and small boxes are dropped first.
+
+    The order is that of the object's logit alone. No side is shorter than ``smallest`` pixels of the photo.
+    """
+
+    smallest = 16
+
+    def least_side(self, scale: float) -> float:
+        return self.smallest * scale
+
+    def propose(
+        self,
+        logits: Sequence[np.ndarray],
+        codes: Sequence[np.ndarray],
+        anchors: Sequence[np.ndarray],
+        image_size: tuple[float, float],
+        scale: float,
+        limits: tuple[int, int] | None = None,
+    ) -> np.ndarray:
+        before, after = limits or (self.per_level, self.total)
+        box, score = box_ops.clip(self.coder.decode(anchors[0], codes[0]), image_size), logits[0][1::2]
+        valid = np.flatnonzero(box_ops.at_least(box, self.least_side(scale)))
+        best = valid[top_indices(score[valid], before)]
+        box, score = box[best], score[best]
+        return box[box_ops.batched_nms(box, score, np.zeros(len(best), int), self.nms_threshold, after)]
+
+    def losses(
+        self,
+        logits: Sequence[Tensor],
+        codes: Sequence[Tensor],
+        anchors: Sequence[np.ndarray],
+        truths: Sequence[Truth],
+        rng: np.random.Generator,
+    ) -> dict[str, Tensor]:
+        pairs = logits[0].reshape(len(truths), -1, 2)  # the softmax of two is the logistic function of their difference
+        return super().losses([pairs[:, :, 1] - pairs[:, :, 0]], codes, anchors, truths, rng)
 
 
 def top_indices(scores: np.ndarray, count: int) -> np.ndarray:
