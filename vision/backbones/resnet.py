@@ -9,7 +9,7 @@ from functools import partial
 
 from ...core import Tensor
 from ...core import functions as F
-from ...core.layers import BatchNorm2d, Conv2d, Linear, Module, ReLU, Sequential, init
+from ...core.layers import BatchNorm2d, Conv2d, Linear, MaxPool2d, Module, ReLU, Sequential, init
 from ...weights.torchvision import imagenet_entry
 from ..categories import Categories
 from ..model import Classifier
@@ -88,6 +88,7 @@ class ResNet(Module):
         self.conv1 = Conv2d(3, 64, 7, 2, 3, bias=False)
         self.bn1 = norm(64)
         self.relu = ReLU()
+        self.maxpool = MaxPool2d(3, 2, 1)
         self.channels = tuple(w * block.expansion for w in (64, 128, 256, 512))
         wide = {} if block is BasicBlock else {"groups": groups, "base": base}
         channels, before = 64, 1
@@ -110,7 +111,7 @@ class ResNet(Module):
     def features(self, x: Tensor) -> list[Tensor]:
         """The feature maps of the four stages."""
         x = self.conv1.fused(x, self.bn1, self.relu)
-        x = F.max_pool2d(x, 3, 2, 1)
+        x = self.maxpool(x)
         maps = []
         for layer in (self.layer1, self.layer2, self.layer3, self.layer4):  # type: ignore[attr-defined]
             x = layer(x)
