@@ -66,52 +66,63 @@ class Winograd:
             tape.notes.add(self, x, y)
         source, target = x.transpose(0, 2, 3, 1), y.transpose(0, 2, 3, 1)
         across, down = -(-width // _OUT), -(-height // _OUT)
-        step = max(1, _BLOCK // across)
+        rows = _even(down, _BLOCK // across)
+        images = _even(n, _BLOCK // (across * rows))  # the heads of regions have many small maps
 
         def work(blocks: Sequence[tuple[int, int]]) -> None:
             with onednn.one_thread():
-                buffers = _Buffers(step, across, *self.w.shape[1:])
+                buffers = _Buffers(images, rows, across, *self.w.shape[1:])
                 for image, row in blocks:
-                    self._block(source[image], target[image], row * _OUT, buffers)
+                    part = slice(image, image + images)
+                    self._block(source[part], target[part], row * _OUT, buffers)
 
         with noting(None):
-            threads.share(work, [(image, row) for image in range(n) for row in range(0, down, step)])
+            threads.share(work, [(image, row) for image in range(0, n, images) for row in range(0, down, rows)])
         return y
 
     def _block(self, x: Floats, y: Floats, top: int, t: _Buffers) -> None:
-        """Rows ``top`` and on, (height, width, channels): as many as the buffers hold."""
-        height, width, _ = x.shape
-        first, last = max(top - 1, 0), min(top - 1 + len(t.padded), height)
-        if last - first < len(t.padded):
+        """Rows ``top`` and on, of (images, height, width, channels): as many as the buffers hold."""
+        images, height, width, _ = x.shape
+        space = t.padded.shape[1]
+        first, last = max(top - 1, 0), min(top - 1 + space, height)
+        if last - first < space:
             t.padded[:] = 0
-        t.padded[first - top + 1 : last - top + 1, 1 : 1 + width] = x[first:last]
+        t.padded[:images, first - top + 1 : last - top + 1, 1 : 1 + width] = x[:, first:last]
         np.copyto(t.gathered.reshape(t.tiles.shape), t.tiles)
         onednn.matmul(_INPUTS, t.gathered, out=t.inputs)
         onednn.matmul(t.inputs.reshape(len(self.w), -1, self.w.shape[1]), self.w, out=t.products)
         onednn.matmul(_OUTPUTS, t.products.reshape(len(self.w), -1), out=t.outputs)
-        np.copyto(t.rows, t.outputs.reshape(t.scattered).transpose(2, 0, 3, 1, 4))
-        block = t.rows.reshape(-1, t.rows.shape[2] * _OUT, t.rows.shape[-1])[: height - top, :width]
+        np.copyto(t.rows, t.outputs.reshape(t.scattered).transpose(2, 3, 0, 4, 1, 5))
+        block = t.rows.reshape(len(t.rows), space - 2, -1, y.shape[3])[:images, : height - top, :width]
         if self.b is not None:
             block += self.b  # in a view of t.rows
         if self.activation is not None and self.activation[0] == "relu":
             np.maximum(block, 0, out=block)
         elif self.activation is not None:
             block = activate(block, self.activation)
-        y[top : top + len(block)] = block
+        y[:, top : top + block.shape[1]] = block
+
+
+def _even(count: int, most: int) -> int:
+    """The size of ``count`` things' parts of about equal size, of ``most`` at most, but of one."""
+    parts = -(-count // max(1, most))
+    return -(-count // parts)
 
 
 class _Buffers:
-    """What one thread computes a block of ``down`` by ``across`` tiles in."""
+    """What one thread computes a block in: ``down`` by ``across`` tiles of some images."""
 
-    def __init__(self, down: int, across: int, inputs: int, outputs: int) -> None:
-        count = down * across
-        self.padded = np.zeros((down * _OUT + 2, across * _OUT + 2, inputs), np.float32)
+    def __init__(self, images: int, down: int, across: int, inputs: int, outputs: int) -> None:
+        count = images * down * across
+        self.padded = np.zeros((images, down * _OUT + 2, across * _OUT + 2, inputs), np.float32)
         s = self.padded.strides
         self.tiles: Any = np.lib.stride_tricks.as_strided(
-            self.padded, (_TILE, _TILE, down, across, inputs), (s[0], s[1], _OUT * s[0], _OUT * s[1], s[2])
+            self.padded,
+            (_TILE, _TILE, images, down, across, inputs),
+            (s[1], s[2], s[0], _OUT * s[1], _OUT * s[2], s[3]),
         )
         self.gathered, self.inputs = (memory.empty((_TILE**2, count * inputs)) for _ in range(2))
         self.products = memory.empty((_TILE**2, count, outputs))
         self.outputs = memory.empty((_OUT**2, count * outputs))
-        self.scattered = (_OUT, _OUT, down, across, outputs)
-        self.rows = memory.empty((down * _OUT, across * _OUT * outputs)).reshape(down, _OUT, across, _OUT, outputs)
+        self.scattered = (_OUT, _OUT, images, down, across, outputs)
+        self.rows = memory.empty((count, _OUT**2 * outputs)).reshape(images, down, _OUT, across, _OUT, outputs)

@@ -27,7 +27,16 @@ def error(x, w, b, activation=None):
 
 @pytest.mark.parametrize(
     ("n", "c", "k", "h", "w"),
-    [(1, 8, 5, 4, 4), (2, 3, 7, 9, 13), (1, 16, 16, 1, 1), (1, 4, 4, 2, 70), (3, 5, 6, 31, 3), (1, 130, 128, 17, 300)],
+    [
+        (1, 8, 5, 4, 4),
+        (2, 3, 7, 9, 13),
+        (1, 16, 16, 1, 1),
+        (1, 4, 4, 2, 70),
+        (3, 5, 6, 31, 3),
+        (9, 4, 8, 14, 14),
+        (70, 3, 2, 3, 4),
+        (1, 130, 128, 17, 300),
+    ],
 )
 @pytest.mark.parametrize("activation", [None, ("relu", 0.0, 0.0), ("silu", 0.0, 0.0)])
 def test_any_size(n, c, k, h, w, activation):
@@ -58,6 +67,25 @@ def test_error_stays_below_the_bound_on_hard_inputs(kind):
         x = np.repeat(np.repeat(rng.standard_normal((1, c, 5, 5)), 8, 2), 8, 3).astype(np.float32)
     w = (rng.standard_normal((128, c, 3, 3)) * (2 / (9 * c)) ** 0.5).astype(np.float32)
     assert error(x, w, None) < 2e-5
+
+
+@pytest.mark.parametrize(
+    ("n", "h", "w"), [(1, 14, 14), (32, 14, 14), (9, 7, 7), (5, 38, 38), (2, 50, 68), (1, 100, 136)]
+)
+def test_few_tiles_are_computed_in_vain(n, h, w, monkeypatch):
+    """Blocks of many small maps hold several of them, and the last rows of a map do not cost a whole block."""
+    rows, matmul = [], onednn.matmul
+
+    def counted(a, b, out):
+        if a.ndim == 3:
+            rows.append(a.shape[1])
+        return matmul(a, b, out=out)
+
+    monkeypatch.setattr(onednn, "matmul", counted)
+    winograd.Winograd(np.ones((4, 4, 3, 3), np.float32), None, None)(np.ones((n, 4, h, w), np.float32))
+    tiles = n * -(-h // 4) * -(-w // 4)
+    assert tiles <= sum(rows) <= 1.2 * tiles
+    assert len(rows) <= max(4, sum(rows) / 24)
 
 
 def test_fused_convolution_takes_it_where_it_pays():
