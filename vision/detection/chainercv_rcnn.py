@@ -73,9 +73,12 @@ def _rpn() -> RegionProposalNetwork:
 
 
 def with_settings(model: FasterRCNN) -> FasterRCNN:
-    """The model with what all of ChainerCV's share: proposals reach into the padding, all that is found is returned."""
+    """The model with what all of ChainerCV's share: proposals reach into the padding, all that is found is returned.
+
+    That includes boxes of which nothing is left within the photo.
+    """
     model.over_padding = True
-    model.roi_heads.limit = None
+    model.roi_heads.limit, model.roi_heads.least_side = None, 0
     return model
 
 

@@ -242,6 +242,7 @@ class RoIHeads(Module):
         self.box_predictor = box_predictor
         self.nms_threshold = 0.5
         self.limit: int | None = 100  # of what is found in an image; None is all
+        self.least_side = 1e-2  # of what is found, in pixels of the network's input
 
     def forward(
         self, levels: Sequence[Tensor], proposals: Sequence[np.ndarray], image_size: tuple[float, float]
@@ -264,7 +265,7 @@ class RoIHeads(Module):
         column += 1
         boxes = self.coder.decode(proposals[row], codes.reshape(len(codes), -1, 4)[row, column])
         boxes, score = box_ops.clip(boxes, image_size), scores[row, column]
-        valid = box_ops.at_least(boxes, 1e-2)
+        valid = box_ops.at_least(boxes, self.least_side)
         boxes, score, column = boxes[valid], score[valid], column[valid]
         keep = box_ops.batched_nms(boxes, score, column, self.nms_threshold, self.limit)
         return boxes[keep], score[keep], column[keep]
