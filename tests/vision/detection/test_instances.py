@@ -1,5 +1,6 @@
 """Masks and keypoints equal torchvision's, and what the detectors do with nothing to find."""
 
+import cv2
 import numpy as np
 import pytest
 import stored_goldens
@@ -68,6 +69,38 @@ def test_peak_of_a_box_thinner_than_a_pixel():
     assert found.shape == (17, 3)
     assert np.isfinite(found).all()
     np.testing.assert_allclose(found[:, 0], 10.5)
+
+
+@pytest.mark.parametrize("kind", ["noise", "smooth", "flat", "negative", "edges", "mixed"])
+@pytest.mark.parametrize("size", [(1, 1), (7, 300), (56, 56), (400, 230)])
+def test_peaks_are_those_of_the_whole_resized_map(kind, size):
+    rng = np.random.default_rng(len(kind))
+    maps = rng.standard_normal((17, 56, 56)).astype(np.float32)
+    if kind == "smooth":
+        maps = np.stack([cv2.GaussianBlur(part, (0, 0), 5) for part in maps])
+    elif kind == "flat":
+        maps = np.full_like(maps, 3)
+    elif kind == "negative":
+        maps = -50 - np.abs(maps)
+    elif kind == "edges":
+        maps[:, ::55, ::55] += 10
+    elif kind == "mixed":
+        maps *= (10.0 ** np.arange(-8, 9, dtype=np.float32))[:, None, None]
+    width, height = size
+    found = peaks(maps, np.array([5, 9, 5 + width, 9 + height], np.float32))
+    x, y = np.floor(found[:, :2] - [5, 9]).astype(int).T
+    for k, part in enumerate(maps):
+        fine = cv2.resize(part, (width, height), interpolation=cv2.INTER_CUBIC)
+        span = float(np.abs(fine).max())
+        assert found[k, 2] == pytest.approx(fine.max(), abs=2e-4 * span)
+        assert fine[y[k], x[k]] >= fine.max() - 2e-4 * span
+
+
+def test_peaks_keep_nan():
+    maps = np.zeros((2, 56, 56), np.float32)
+    maps[1, 20, 30] = np.nan
+    found = peaks(maps, np.array([0, 0, 100, 100], np.float32))
+    np.testing.assert_array_equal(np.isnan(found[:, 2]), [False, True])
 
 
 @pytest.mark.parametrize("name", ["fasterrcnn_mobilenet_v3_large_320_fpn", "yolox_nano"])
