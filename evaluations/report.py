@@ -457,7 +457,7 @@ def _detections(
 
 def _with_extras(shown: Detections, entries: Sequence[Mapping[str, Any]], iou_type: str) -> Detections:
     """At the size of a picture, with the masks or keypoints of COCO's entries."""
-    if iou_type == "keypoints":
+    if iou_type == "keypoints" and entries:
         shown.keypoints = np.array([entry["keypoints"] for entry in entries], np.float32).reshape(len(entries), -1, 3)
     small = shown.resized(_height_and_width(shown.image_size))
     if iou_type == "segm" and entries:

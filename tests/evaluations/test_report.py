@@ -1,4 +1,5 @@
 import base64
+import dataclasses
 import io
 import json
 import re
@@ -95,6 +96,38 @@ def test_pages_of_every_task_from_drawn_scenes(task, iou_type, tmp_path):
     left, right = (np.asarray(Image.open(io.BytesIO(base64.b64decode(s.split(",", 1)[1])))) for s in page.images[-2:])
     assert left.shape == right.shape
     assert (left != right).any()
+
+
+@pytest.mark.parametrize("iou_type", ["segm", "keypoints"])
+@pytest.mark.parametrize("lacking", ["objects", "detections"])
+def test_pages_of_images_without_objects_or_detections(iou_type, lacking, tmp_path):
+    scenes = ShapeScenes(3, 96, seed=5) if lacking == "detections" else FirstIsEmpty(3, 96, seed=5)
+    model = Shifted(ShapeScenes(3, 96, seed=5))
+    if lacking == "detections":
+        whole, first = model.predict, scenes[0].image
+        model.predict = lambda image, score_threshold: whole(image)[: 0 if np.array_equal(image, first) else None]
+    evaluation = evaluate_instances(model, scenes, iou_type=iou_type, progress=False)
+    path = write_dataset_report(tmp_path, evaluation, scenes, model, worst=3, score_threshold=0.5)
+    page = Checker()
+    page.feed(path.read_text())
+    assert page.open == []
+    pictures = [np.asarray(Image.open(io.BytesIO(base64.b64decode(s.split(",", 1)[1])))) for s in page.images[-6:]]
+    assert len({picture.shape for picture in pictures}) == 1  # three pairs, the one of the first image among them
+
+
+class FirstIsEmpty(ShapeScenes):
+    """Drawn scenes, the first of them without annotations."""
+
+    def load(self, index):
+        sample = super().load(index)
+        return sample.select(np.full(len(sample), index > 0))
+
+    def annotations(self, index, scene=None):
+        known = super().annotations(index, scene)
+        if index or scene:
+            return known
+        fields = ("boxes", "labels", "ignore", "areas", "keypoints")
+        return dataclasses.replace(known, **{name: getattr(known, name)[:0] for name in fields})
 
 
 class Shifted:

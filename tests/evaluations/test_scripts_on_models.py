@@ -10,7 +10,7 @@ import chainsight
 import numpy as np
 import pytest
 import stored_goldens
-from chainsight.evaluations import coco_instance, imagenet, semantic_segmentation, voc_detection
+from chainsight.evaluations import coco_instance, coco_keypoints, imagenet, semantic_segmentation, voc_detection
 from chainsight.vision.model import Model
 from chainsight.weights.writer import save_safetensors
 from PIL import Image
@@ -68,22 +68,26 @@ def check_reproducible(data):
     assert data["published"]["metrics"]
 
 
-def coco_files(folder, photos, model):
+def coco_files(folder, photos, model, score=0.05):
     """The best detections of a model as COCO's annotations, one a crowd, one image without objects."""
     images, annotations = [], []
     for k, (name, image) in enumerate(photos.items()):
         write_image(folder / "images" / f"{name}.png", image)
         images.append({"id": k + 1, "file_name": f"{name}.png", "height": image.shape[0], "width": image.shape[1]})
-        found = model.predict(image, score_threshold=0.05)[:6]
+        found = model.predict(image, score_threshold=score)[:6]
         for entry in found.to_coco(k + 1) if k < 2 else []:
             entry["area"] = entry["bbox"][2] * entry["bbox"][3]
+            if found.keypoints is not None:
+                points = np.array(entry["keypoints"]).reshape(-1, 3)
+                points[:, 2] = 2
+                entry |= {"keypoints": points.ravel().tolist(), "num_keypoints": len(points)}
             annotations.append(entry | {"id": len(annotations) + 1, "iscrowd": int(len(annotations) == 1)})
             del annotations[-1]["score"]
     names = model.categories
     categories = [{"id": number, "name": name} for number, name in zip(names.ids, names.names)]
     truth = {"images": images, "annotations": annotations, "categories": categories}
     (folder / "truth.json").write_text(json.dumps(truth))
-    return ["--data", str(folder / "truth.json"), "--images", str(folder / "images"), "--score", "0.05"]
+    return ["--data", str(folder / "truth.json"), "--images", str(folder / "images"), "--score", str(score)]
 
 
 @pytest.mark.slow
@@ -92,6 +96,19 @@ def test_coco_instance(photos, tmp_path, monkeypatch, capsys):
     data = interrupted(coco_instance, arguments + coco_files(tmp_path, photos, model), tmp_path, monkeypatch)
     check_reproducible(data)
     assert data["metrics"]["AP"] > 0.5
+    assert "published on COCO val2017" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_coco_keypoints(photos, tmp_path, monkeypatch, capsys):
+    """Strips of the photos, and few people: with such weights a low threshold finds a hundred in each."""
+    model, arguments = saved("keypointrcnn_resnet50_fpn", tmp_path)
+    strips = {name: image[45:75] for name, image in reversed(photos.items())}
+    arguments += coco_files(tmp_path, strips, model, score=0.5)
+    data = interrupted(coco_keypoints, arguments, tmp_path, monkeypatch)
+    check_reproducible(data)
+    assert data["metrics"]["AP"] > 0.5
+    assert data["metrics"]["AP50"] > 0.5
     assert "published on COCO val2017" in capsys.readouterr().out
 
 
