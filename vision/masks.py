@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -223,6 +223,8 @@ class InstanceMasks:
     (1, array([40]))
     """
 
+    border: ClassVar[int] = 1  # cells around a crop when it is pasted
+    threshold: ClassVar[float] = 0.5  # what a probability must exceed
     crops: np.ndarray
     boxes: np.ndarray
     image_size: tuple[int, int]
@@ -255,7 +257,7 @@ class InstanceMasks:
             full[rows, place[1]] = values
         return full
 
-    def binary(self, index: int, threshold: float = 0.5) -> np.ndarray:
+    def binary(self, index: int, threshold: float | None = None) -> np.ndarray:
         """Object ``index`` as a mask (height, width) bool: where its probability exceeds ``threshold``."""
         full = np.zeros(self.image_size, bool)
         full[self.place(index)] = self.window(index, threshold)
@@ -269,23 +271,24 @@ class InstanceMasks:
         bottom, right = min(y2 + 1, height), min(x2 + 1, width)
         return slice(top, max(bottom, top)), slice(left, max(right, left))
 
-    def window(self, index: int, threshold: float = 0.5) -> np.ndarray:
+    def window(self, index: int, threshold: float | None = None) -> np.ndarray:
         """The mask of object ``index``, bool, in its :meth:`place` only."""
         rows, columns = self.place(index)
         inside = np.zeros((rows.stop - rows.start, columns.stop - columns.start), bool)
+        threshold = self.threshold if threshold is None else threshold
         for part, values in self._rows(index):
             inside[part.start - rows.start : part.stop - rows.start] = values > threshold
         return inside
 
-    def to_rle(self, threshold: float = 0.5) -> list[dict[str, Any]]:
+    def to_rle(self, threshold: float | None = None) -> list[dict[str, Any]]:
         """COCO's compressed run lengths of every object, made one at a time."""
         return [self._window_rle(i, threshold) for i in range(len(self))]
 
-    def areas(self, threshold: float = 0.5) -> np.ndarray:
+    def areas(self, threshold: float | None = None) -> np.ndarray:
         """Pixels (n,) int64 of every object."""
         return np.array([np.count_nonzero(self.window(i, threshold)) for i in range(len(self))], np.int64)
 
-    def _window_rle(self, index: int, threshold: float) -> dict[str, Any]:
+    def _window_rle(self, index: int, threshold: float | None) -> dict[str, Any]:
         """Like ``encode_rle(self.binary(index))`` without the full-size mask."""
         height, width = self.image_size
         rows, columns = self.place(index)
@@ -304,10 +307,10 @@ class InstanceMasks:
         return _rle(counts, self.image_size, True)
 
     def _grown(self, index: int) -> np.ndarray:
-        """The box with the border of one cell."""
+        """The box with its border."""
         x1, y1, x2, y2 = self.boxes[index]
         m, half = self.crops.shape[1], np.float32(0.5)
-        grow = np.float32((m + 2) / m)
+        grow = np.float32((m + 2 * self.border) / m)
         x, y = (x2 + x1) * half, (y2 + y1) * half
         w, h = (x2 - x1) * half * grow, (y2 - y1) * half * grow
         return np.array([x - w, y - h, x + w, y + h])
@@ -321,7 +324,7 @@ class InstanceMasks:
         """Probabilities of the place of object ``index``, some rows at a time."""
         x1, y1, x2, y2 = self._corners(index)
         rows, columns = self.place(index)
-        padded = np.pad(self.crops[index], 1)
+        padded = np.pad(self.crops[index], self.border)
         right = _interpolation(len(padded), max(x2 - x1 + 1, 1), columns.start - x1, columns.stop - x1).T
         for top in range(rows.start, rows.stop, _ROWS_AT_ONCE):
             bottom = min(top + _ROWS_AT_ONCE, rows.stop)

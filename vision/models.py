@@ -21,6 +21,7 @@ from ..weights.loading import match_state
 from ..weights.readers import read
 from .backbones import (
     alexnet,
+    chainercv_resnet,
     convnext,
     densenet,
     efficientnet,
@@ -43,6 +44,7 @@ from .detection import (
     chainercv_rcnn,
     darknet,
     faster_rcnn,
+    fcis,
     fcos,
     keypoint_rcnn,
     light_head_rcnn,
@@ -66,6 +68,7 @@ MODULES = (
     fcos,
     chainercv_rcnn,
     light_head_rcnn,
+    fcis,
     ssd,
     nanodet,
     yolox,
@@ -76,6 +79,7 @@ MODULES = (
     resnet,
     mobilenet_v3,
     alexnet,
+    chainercv_resnet,
     vgg,
     googlenet,
     inception_v3,

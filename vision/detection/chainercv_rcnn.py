@@ -69,7 +69,9 @@ def pyramid_anchors() -> CellAnchors:
 
 def _rpn() -> RegionProposalNetwork:
     anchors = pyramid_anchors()
-    return RegionProposalNetwork(RPNHead(256, anchors.per_cell[0]), anchors)
+    rpn = RegionProposalNetwork(RPNHead(256, anchors.per_cell[0]), anchors)
+    rpn.edge_margin, rpn.object_share = 1, 0.25
+    return rpn
 
 
 def with_settings(model: FasterRCNN) -> FasterRCNN:
@@ -78,7 +80,7 @@ def with_settings(model: FasterRCNN) -> FasterRCNN:
     That includes boxes of which nothing is left within the photo.
     """
     model.over_padding = True
-    model.roi_heads.limit, model.roi_heads.least_side = None, 0
+    model.roi_heads.limit, model.roi_heads.least_side, model.roi_heads.beta = None, 0, 1.0
     return model
 
 
@@ -138,7 +140,7 @@ def faster_rcnn_vgg16(categories: Categories) -> FasterRCNN:
     rpn = SoftmaxRPN(RPNHead(512, anchors.per_cell[0], logits=2), anchors, 6000, 300)
     predictor = BoxPredictor(4096, categories.outputs)
     heads = RoIHeads(TwoMLPHead(512 * 7 * 7, 4096), predictor, RoIMaxPool(7, 1 / 16))
-    heads.nms_threshold = 0.3
+    heads.nms_threshold, heads.samples = 0.3, 128
     model = FasterRCNN(body, rpn, heads, categories, WidthScaleResize(600, 1000, mean=CAFFE_MEAN, std=BYTES))
     model.proposal_levels = model.region_levels = slice(-1, None)
     return with_settings(model)

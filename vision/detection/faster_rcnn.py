@@ -30,6 +30,19 @@ from .rpn import RegionProposalNetwork, RPNHead
 from .targets import counted, truth_of
 
 
+class Proposed(NamedTuple):
+    """What may be an object in one photo, in pixels of the network's input: ``boxes`` (r, 4), best first.
+
+    ``levels`` are the feature maps that regions are taken from, ``size`` is the photo's (height, width) in the input,
+    and ``edges`` are the (height, width) where boxes end.
+    """
+
+    levels: list[Tensor]
+    size: tuple[float, float]
+    edges: tuple[float, float]
+    boxes: np.ndarray
+
+
 class Found(NamedTuple):
     """What was found in one photo, in pixels of the network's input: ``boxes`` (n, 4), ``scores`` (n,), ``slots`` (n,).
 
@@ -91,13 +104,17 @@ class FasterRCNN(Detector):
         anchors = self.rpn.anchors([level.shape[2:] for level in maps], x.shape[2:])  # type: ignore[arg-type]
         return levels[self.region_levels], logits, codes, anchors
 
-    def find(self, image: np.ndarray, score_threshold: float | None) -> Found:
-        """The objects of a photo, still in pixels of the network's input, and the features they were found in."""
+    def propose(self, image: np.ndarray) -> Proposed:
+        """What may be an object of a photo."""
         x, size = self.resize(image)
         levels, logits, codes, anchors = self.first_stage(x)
         edges, scale = x.shape[2:] if self.over_padding else size, size[0] / image.shape[0]
         outputs = [t.numpy()[0] for t in logits], [t.numpy()[0] for t in codes]
-        proposals = self.rpn.propose(*outputs, anchors, edges, scale)
+        return Proposed(levels, size, edges, self.rpn.propose(*outputs, anchors, edges, scale))
+
+    def find(self, image: np.ndarray, score_threshold: float | None) -> Found:
+        """The objects of a photo, still in pixels of the network's input, and the features they were found in."""
+        levels, size, _, proposals = self.propose(image)
         if not len(proposals):
             return Found(levels, size, proposals, np.zeros(0, np.float32), np.zeros(0, np.int64))
         scores, deltas = self.roi_heads(levels, [proposals], size)
@@ -123,7 +140,8 @@ class FasterRCNN(Detector):
         ]
         truths = [truth_of(sample, self.categories, box) for sample, box in zip(samples, boxes)]
         levels, logits, codes, anchors = self.first_stage(x)
-        losses = self.rpn.losses(logits, codes, anchors, truths, rng)
+        photos = [self.resize.size(sample.size) for sample in samples]
+        losses = self.rpn.losses(logits, codes, anchors, truths, photos, rng)
         proposals = []
         for i, (sample, size) in enumerate(zip(samples, sizes)):
             outputs = [t.data[i] for t in logits], [t.data[i] for t in codes]

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from ...core import Tensor
+from ...core import functions as F
 from ...core.layers import Conv2d, Flatten, FrozenBatchNorm2d, Linear, Module, ReLU, Sequential, init
 from ...weights import chainer
 from ...weights.categories import COCO_80, COCO_80_IDS
@@ -22,8 +27,9 @@ from .chainercv_rcnn import (
 )
 from .faster_rcnn import FasterRCNN
 from .resizing import WidthScaleResize
-from .roi import BoxPredictor, PSRoIMaxAlign, RoIHeads
-from .rpn import RPNHead, SoftmaxRPN
+from .roi import BoxPredictor, PSRoIMaxAlign, Regions, RoIHeads
+from .rpn import RPNHead, SoftmaxRPN, top_indices
+from .targets import Truth
 from .towers import normal_001
 
 
@@ -72,6 +78,34 @@ class ThinMapBackbone(Module):
         return [maps[2], self.thin(maps[3])]
 
 
+class HardestRoIHeads(RoIHeads):
+    """Heads that learn from the 256 regions of an image with the greatest losses (Shrivastava et al. 2016, OHEM).
+
+    The boxes' loss counts twice (section 4.1).
+    """
+
+    samples = None
+    hardest = 256
+
+    def losses(
+        self,
+        levels: Sequence[Tensor],
+        regions: Sequence[Regions],
+        truths: Sequence[Truth],
+        image_size: tuple[float, float],
+    ) -> dict[str, Tensor]:
+        slots = np.concatenate([region.slots for region in regions])
+        if not len(slots):
+            return super().losses(levels, regions, truths, image_size)
+        classes, boxes = self.each_loss(levels, regions, truths, image_size)
+        rows, of_box = np.flatnonzero(slots), F.sum(boxes, 1)
+        surprise = classes.numpy().copy()
+        surprise[rows] += of_box.numpy()
+        chosen = top_indices(surprise, self.hardest * len(regions))
+        learned = np.flatnonzero(np.isin(rows, chosen))
+        return {"class": F.mean(classes[chosen]), "box": F.sum(of_box[learned]) * 2 / len(chosen)}
+
+
 def light_head_rcnn_resnet101(categories: Categories) -> FasterRCNN:
     """Light-Head R-CNN on ResNet-101: ten thin maps for each of 7x7 bins, and one wide layer for each region."""
     backbone = ThinMapBackbone(dilated_resnet101(), LargeSeparableConv(2048, 256, 10 * 7 * 7))
@@ -82,7 +116,7 @@ def light_head_rcnn_resnet101(categories: Categories) -> FasterRCNN:
     fc.weight.data = normal_001(fc.weight.shape)
     fc.bias.data = init.constant(fc.bias.shape, 0)  # type: ignore[union-attr]
     predictor = BoxPredictor(2048, categories.outputs)
-    heads = RoIHeads(Sequential(Flatten(), fc, ReLU()), predictor, PSRoIMaxAlign(7, 1 / 16))
+    heads = HardestRoIHeads(Sequential(Flatten(), fc, ReLU()), predictor, PSRoIMaxAlign(7, 1 / 16))
     model = FasterRCNN(backbone, rpn, heads, categories, WidthScaleResize(800, 1333, mean=CAFFE_MEAN, std=BYTES))
     model.score_threshold = 0.001
     model.proposal_levels, model.region_levels = slice(0, 1), slice(1, 2)

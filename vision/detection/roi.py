@@ -9,6 +9,7 @@ import numpy as np
 
 from ...core import Tensor
 from ...core import functions as F
+from ...core.function import Function
 from ...core.layers import BatchNorm2d, Flatten, Linear, Module, ReLU, Sequential, init
 from .. import boxes as box_ops
 from ..model import softmax
@@ -164,6 +165,66 @@ class PSRoIMaxAlign:
         return (low, np.minimum(low + 1, limit - 1)), (1 - after, after), inside
 
 
+class CumulativeSum(Function):
+    """The sums of all values up to each along an axis."""
+
+    def __init__(self, axis: int) -> None:
+        self.axis = axis
+
+    def forward(self, x: np.ndarray) -> np.ndarray:
+        return x.cumsum(self.axis)
+
+    def backward(self, gy: Tensor) -> tuple[Tensor]:
+        return (F.flip(CumulativeSum(self.axis)(F.flip(gy, self.axis)), self.axis),)
+
+
+class PSRoIAveragePool:
+    """Position-sensitive RoI pooling: each bin of a box is the mean of its cells in maps of its own.
+
+    Dai et al. 2016, "R-FCN", equation 1. ``scale`` is the number of cells for one pixel. There are ``size`` x size
+    bins, of which those in each of ``groups`` x groups blocks share their maps: of a map's channels those of block
+    (i, j) are every groups * groups-th from i * groups + j. A bin without a cell is 0.
+    """
+
+    def __init__(self, size: int, groups: int, scale: float) -> None:
+        self.size, self.groups, self.scale = size, groups, scale
+
+    def __call__(self, level: Tensor, boxes: Sequence[np.ndarray]) -> Tensor:
+        """The bins (r, size * size, channels / groups**2) of the boxes (r_i, 4) of each image, in pixels of the input.
+
+        From sums over all rectangles that begin at the map's corner, in double precision: a bin takes four of them.
+        """
+        groups = self.groups
+        n, _, height, width = level.shape
+        blocks = level.reshape(n, -1, groups * groups, height, width).transpose(0, 3, 4, 2, 1).astype("float64")
+        sums = F.pad(CumulativeSum(2)(CumulativeSum(1)(blocks)), ((0, 0), (1, 0), (1, 0), (0, 0), (0, 0)))
+        rows = sums.reshape(-1, sums.shape[4])
+        flat = np.concatenate(boxes).astype(np.float64) * self.scale
+        image_of = np.repeat(np.arange(len(boxes)), [len(b) for b in boxes])[:, None, None]
+        block_of = np.arange(self.size) * groups // self.size
+        (top, bottom), (left, right) = self._bins(flat[:, 1::2], height), self._bins(flat[:, ::2], width)
+        cells = np.maximum(bottom - top, 0)[:, :, None] * np.maximum(right - left, 0)[:, None, :]
+        share = np.where(cells > 0, 1 / np.maximum(cells, 1), 0).reshape(-1, 1)
+        block = block_of[:, None] * groups + block_of
+        places = [
+            (((image_of * (height + 1) + y[:, :, None]) * (width + 1) + x[:, None, :]) * groups**2 + block).reshape(-1)
+            for y, x in ((bottom, right), (bottom, left), (top, right), (top, left))
+        ]
+        parts = []
+        for start in range(0, max(len(share), 1), 1 << 14):  # what stays in the processor's cache
+            part = slice(start, start + (1 << 14))
+            a, b, c, d = (rows[place[part]] for place in places)
+            parts.append((((a - b) - (c - d)) * Tensor(share[part])).astype(level.dtype))
+        return F.concatenate(parts).reshape(len(flat), self.size**2, rows.shape[1])
+
+    def _bins(self, ends: np.ndarray, limit: int) -> tuple[np.ndarray, np.ndarray]:
+        """First cells and those after the last (r, size) of the bins between ends (r, 2)."""
+        step = np.maximum(ends[:, 1:] - ends[:, :1], 0.1) / self.size
+        bins = np.arange(self.size)
+        sides = np.floor(bins * step + ends[:, :1]), np.ceil((bins + 1) * step + ends[:, :1])
+        return tuple(side.clip(0, limit).astype(np.int64) for side in sides)  # type: ignore[return-value]
+
+
 def _log2(length: np.ndarray) -> np.ndarray:
     """The greatest powers of two that are not larger than lengths, 0 for those below 1."""
     return np.floor(np.log2(np.maximum(length, 1))).astype(np.int64)
@@ -235,6 +296,8 @@ class RoIHeads(Module):
     """Classes and refined boxes of proposals."""
 
     coder = box_ops.BoxCoder((10.0, 10.0, 5.0, 5.0))
+    samples: int | None = 512  # of the regions of an image; None is all
+    beta = 1 / 9  # where the loss of a box turns from square to linear
 
     def __init__(self, box_head: Module, box_predictor: BoxPredictor, pool: RegionPooling | None = None) -> None:
         self.box_roi_pool = pool or MultiScaleRoIAlign(7)
@@ -271,10 +334,10 @@ class RoIHeads(Module):
         return boxes[keep], score[keep], column[keep]
 
     def sample(self, proposals: np.ndarray, truth: Truth, rng: np.random.Generator) -> Regions:
-        """512 regions of an image to learn from, a quarter of them objects (section 2.3); objects are proposals too."""
+        """Regions of an image to learn from, a quarter of them objects (section 2.3); objects are proposals too."""
         regions = np.concatenate([proposals, truth.boxes])
         matches = match(regions, truth, 0.5, 0.5)
-        objects, background = sample_balanced(matches, 512, 0.25, rng)
+        objects, background = sample_balanced(matches, self.samples or len(regions), 0.25, rng)
         matched = matches[objects]
         slots = np.concatenate([truth.slots[matched], np.zeros(len(background), np.int64)])
         return Regions(regions[np.concatenate([objects, background])], matched, slots)
@@ -290,6 +353,18 @@ class RoIHeads(Module):
         slots = np.concatenate([region.slots for region in regions])
         if not len(slots):  # crowds everywhere
             return {"class": no_loss(self.box_head), "box": no_loss(self.box_predictor)}
+        classes, boxes = self.each_loss(levels, regions, truths, image_size)
+        return {"class": F.mean(classes), "box": F.sum(boxes) / len(slots)}
+
+    def each_loss(
+        self,
+        levels: Sequence[Tensor],
+        regions: Sequence[Regions],
+        truths: Sequence[Truth],
+        image_size: tuple[float, float],
+    ) -> tuple[Tensor, Tensor]:
+        """The losses of class (r,) of all regions and of box (k, 4) of those that are objects."""
+        slots = np.concatenate([region.slots for region in regions])
         logits, codes = self(levels, [region.boxes for region in regions], image_size)
         wanted = [
             self.coder.encode(region.boxes[: len(region.matched)], truth.boxes[region.matched])
@@ -297,5 +372,5 @@ class RoIHeads(Module):
         ]
         row = np.flatnonzero(slots)
         code = codes.reshape(len(slots), -1, 4)[row, slots[row]]
-        box = F.smooth_l1_loss(code, Tensor(np.concatenate(wanted)), 1 / 9, "sum")
-        return {"class": F.softmax_cross_entropy(logits, slots), "box": box / len(slots)}
+        boxes = F.smooth_l1_loss(code, Tensor(np.concatenate(wanted)), self.beta, "none")
+        return F.softmax_cross_entropy(logits, slots, reduction="none"), boxes

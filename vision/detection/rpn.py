@@ -13,7 +13,7 @@ from ...core.layers import Conv2d, Module, ReLU, Sequential, init
 from .. import boxes as box_ops
 from ..model import sigmoid
 from .anchors import CellAnchors
-from .targets import Truth, match_and_claim_ties, sample_balanced
+from .targets import NEITHER, Truth, match_and_claim_ties, sample_balanced
 
 
 class RPNHead(Module):
@@ -42,6 +42,8 @@ class RegionProposalNetwork(Module):
 
     coder = box_ops.BoxCoder((1.0, 1.0, 1.0, 1.0))
     in_training = (2000, 2000)  # what ``per_level`` and ``total`` are there
+    object_share = 0.5  # of the anchors that are learned from, at most
+    edge_margin: int | None = None  # in pixels right and below, of the anchors that are learned from; None is all
 
     def __init__(
         self,
@@ -104,14 +106,20 @@ class RegionProposalNetwork(Module):
         codes: Sequence[Tensor],
         anchors: Sequence[np.ndarray],
         truths: Sequence[Truth],
+        sizes: Sequence[tuple[int, int]],
         rng: np.random.Generator,
     ) -> dict[str, Tensor]:
-        """The losses of ``forward``'s outputs (section 3.1.2), on 256 anchors of each image, half of them objects."""
+        """The losses of ``forward``'s outputs (section 3.1.2), on 256 anchors of each image, half of them objects.
+
+        ``sizes`` are the photos' (height, width) in the input.
+        """
         flat = np.concatenate(anchors)
         rows, labels, at, wanted = [], [], [], []
-        for i, truth in enumerate(truths):
-            matches = match_and_claim_ties(flat, truth, 0.7, 0.3)
-            objects, background = sample_balanced(matches, 256, 0.5, rng)
+        for i, (truth, size) in enumerate(zip(truths, sizes, strict=True)):
+            usable = np.arange(len(flat)) if self.edge_margin is None else inside(flat, size, self.edge_margin)
+            matches = np.full(len(flat), NEITHER)
+            matches[usable] = match_and_claim_ties(flat[usable], truth, 0.7, 0.3)
+            objects, background = sample_balanced(matches, 256, self.object_share, rng)
             start = i * len(flat)
             rows += [objects + start, background + start]
             labels += [np.ones(len(objects), np.float32), np.zeros(len(background), np.float32)]
@@ -134,6 +142,8 @@ class SoftmaxRPN(RegionProposalNetwork):
     """
 
     smallest = 16
+    in_training = (12000, 2000)
+    edge_margin = 0
 
     def least_side(self, scale: float) -> float:
         return self.smallest * scale
@@ -160,10 +170,24 @@ class SoftmaxRPN(RegionProposalNetwork):
         codes: Sequence[Tensor],
         anchors: Sequence[np.ndarray],
         truths: Sequence[Truth],
+        sizes: Sequence[tuple[int, int]],
         rng: np.random.Generator,
     ) -> dict[str, Tensor]:
         pairs = logits[0].reshape(len(truths), -1, 2)  # the softmax of two is the logistic function of their difference
-        return super().losses([pairs[:, :, 1] - pairs[:, :, 0]], codes, anchors, truths, rng)
+        return super().losses([pairs[:, :, 1] - pairs[:, :, 0]], codes, anchors, truths, sizes, rng)
+
+
+def inside(anchors: np.ndarray, size: tuple[int, int], margin: int) -> np.ndarray:
+    """The indices of the anchors (n, 4) that do not reach over the edges of a photo of ``size`` (height, width).
+
+    Their right and lower sides end ``margin`` pixels before.
+
+    >>> inside(np.array([[0, 0, 4, 4], [0, 0, 5, 4]]), (4, 4), 0)
+    array([0])
+    """
+    height, width = size
+    ends = width - margin, height - margin
+    return np.flatnonzero((anchors[:, :2] >= 0).all(1) & (anchors[:, 2:] <= ends).all(1))
 
 
 def top_indices(scores: np.ndarray, count: int) -> np.ndarray:

@@ -8,7 +8,7 @@ gains, the sizes of the pictures, the number of proposals and the least score; a
 proposals, y, x, y, x in the network's input, in the order of the head's outputs; "raw_i_k", evenly spaced values of the
 k-th output (objectness, codes of proposals, classes and codes of regions); "boxes_i" (n, 4), "labels_i" and "scores_i"
 of `predict`. With masks also "mask_rois_i" and their raw output, and of `predict` "areas_i" (n,) and "pixels_i", packed
-bits of every `STEP`-th pixel of each mask.
+bits of every `STEP`-th pixel of each mask. FCIS returns no boxes, and its last output is that of the masks.
 """
 
 import argparse
@@ -23,9 +23,11 @@ import numpy as np
 FOLDER = Path(__file__).resolve().parent
 sys.path.insert(0, str(FOLDER.parent))
 from chainercv import links  # noqa: E402
-from make import VALUES, Calibrate, filled, load, seeded, state  # noqa: E402
+from chainercv.experimental.links import FCISResNet101  # noqa: E402
+from make import Calibrate, filled, load, seeded, state  # noqa: E402
 
-SIZES = [(240, 430), (500, 331)]
+SIZES = [(240, 430)]
+VALUES = 2000  # of each output in a golden
 STEP = 101
 
 
@@ -48,7 +50,8 @@ class Pyramid:
 
     def __init__(self, link, masks, candidates):
         self.smaller = {}
-        values = ["bboxes", "labels", "scores", *(["masks"] if masks else [])]
+        self.returns = ["boxes", "labels", "scores", *(["masks"] if masks else [])]
+        values = ["bboxes", *self.returns[1:]]
         self.build = lambda: getattr(links, link)(80, return_values=values)
         self.masks, self.candidates = masks, candidates
 
@@ -61,13 +64,17 @@ class Pyramid:
             self.mask_head = Tap(model.mask_head)
 
     def run(self, model, image):
-        """All links once, the mask head on the proposals: nothing reaches a score of 2."""
+        """All links once, the mask head on a region of each map: nothing reaches a score of 2."""
+        head = model.bbox_head
+        for link, width in (head.fc1, 256 * 7 * 7), (head.fc2, 1024), (head.conf, 1024), (head.loc, 1024):
+            if link.W.array is None:  # in a network that has not been filled there may be no proposals
+                link.W.initialize((link.out_size, width))
         model.score_thresh = 2.0
         predict(model, image)
         if self.masks:
-            maps, rois, indices = self.head.given
+            rois = [np.array([[100, 100, 400, 500]], np.float32)] * 4
             with chainer.using_config("train", False), chainer.no_backprop_mode():
-                model.mask_head(maps, rois, indices)
+                model.mask_head(self.head.given[0][:4], rois, [np.zeros(1, np.int32)] * 4)
 
     def scores(self):
         return chainer.functions.softmax(self.head.returned[1]).array[:, 1:]
@@ -87,7 +94,7 @@ class Pyramid:
 class Plane:
     """FasterRCNNVGG16 and LightHeadRCNNResNet101."""
 
-    masks = False
+    returns = "boxes", "labels", "scores"
 
     def __init__(self, link, classes, candidates):
         self.smaller = {"rpn/loc": 0.3}  # as trained: corners are rounded, so that rounding errors must stay small
@@ -113,9 +120,38 @@ class Plane:
         return {"rois": self.head.given[1]}, [logits.array[0], codes.array[0], scores.array, locs.array]
 
 
+class Instances:
+    """FCISResNet101."""
+
+    returns = "masks", "labels", "scores"
+
+    def __init__(self, classes, candidates, **settings):
+        self.smaller = {"rpn/loc": 0.3, "head/cls_seg": 6.0}  # the classes' scores are means of hundreds of values
+        self.build = lambda: FCISResNet101(classes, **settings)
+        self.candidates = candidates
+
+    limit, tap, run = Plane.limit, Plane.tap, Plane.run
+
+    def scores(self):
+        return chainer.functions.softmax(self.head.returned[2]).array[:, 1:]
+
+    def raw(self):
+        codes, logits = self.rpn.returned[:2]
+        segments, locs, scores, rois, _ = self.head.returned
+        inside = segments.array[:, 1] - segments.array[:, 0]
+        return {"rois": rois}, [logits.array[0], codes.array[0], scores.array, locs.array, inside]
+
+
 MODELS = {
-    "faster_rcnn_vgg16": Plane("FasterRCNNVGG16", 20, 400),
-    "light_head_rcnn_resnet101": Plane("LightHeadRCNNResNet101", 80, 400),
+    "fcis_resnet101": Instances(20, 150),
+    "fcis_resnet101_coco": Instances(
+        80,
+        60,
+        anchor_scales=(4, 8, 16, 32),
+        proposal_creator_params=FCISResNet101.proposal_creator_params | {"min_size": 2},
+    ),
+    "faster_rcnn_vgg16": Plane("FasterRCNNVGG16", 20, 300),
+    "light_head_rcnn_resnet101": Plane("LightHeadRCNNResNet101", 80, 300),
     "faster_rcnn_fpn_resnet50": Pyramid("FasterRCNNFPNResNet50", False, 200),
     "faster_rcnn_fpn_resnet101": Pyramid("FasterRCNNFPNResNet101", False, 200),
     "mask_rcnn_fpn_resnet50": Pyramid("MaskRCNNFPNResNet50", True, 20),
@@ -157,7 +193,8 @@ def make(name, images, proposals, fill, folder, keep_weights):
     model = case.build()
     case.tap(model)
     case.limit(model, 5)  # Chainer's RoI pooling is a loop in Python
-    case.run(model, images[0])  # gives every parameter its shape
+    if any(parameter.array is None for parameter in model.params()):
+        case.run(model, images[0])  # gives every parameter its shape
     names = {key: np.shape(value) for key, value in state(model).items()}
     paths = {id(link): path.lstrip("/") for path, link in model.namedlinks()}
     gains = dict.fromkeys(paths.values(), 1.0)
@@ -176,10 +213,11 @@ def make(name, images, proposals, fill, folder, keep_weights):
             case.run(model, image)
             threshold = round(float(np.sort(case.scores(), axis=None)[-case.candidates]), 3)
         model.score_thresh = threshold
-        boxes, labels, scores, *masks = predict(model, image)
-        stored |= {f"boxes_{i}": boxes, f"labels_{i}": labels.astype(np.int16), f"scores_{i}": scores}
-        if masks:
-            flat = masks[0].reshape(len(masks[0]), -1)
+        found = dict(zip(case.returns, predict(model, image)))
+        masks = found.pop("masks", None)
+        stored |= {f"{key}_{i}": value for key, value in found.items()}
+        if masks is not None:
+            flat = masks.reshape(len(masks), -1)
             stored[f"areas_{i}"] = flat.sum(1).astype(np.int32)
             stored[f"pixels_{i}"] = np.packbits(flat[:, ::STEP], axis=1)
         rois, outputs = case.raw()
@@ -187,7 +225,14 @@ def make(name, images, proposals, fill, folder, keep_weights):
         for k, output in enumerate(outputs):
             flat = output.ravel()
             stored[f"raw_{i}_{k}"] = flat[:: max(1, flat.size // VALUES)]
-        print(name, i, [float(np.std(o)) for o in outputs], len(scores), scores.max(initial=0), flush=True)
+        print(
+            name,
+            i,
+            [float(np.std(o)) for o in outputs],
+            len(found["scores"]),
+            found["scores"].max(initial=0),
+            flush=True,
+        )
     about = {
         "names": {k: list(v) for k, v in names.items()},
         "gains": hook.gains,
