@@ -22,6 +22,7 @@ from ..categories import Categories
 from ..masks import RoundedMasks
 from ..model import ModelInfo, sigmoid, softmax
 from ..results import Detections
+from ..sample import Sample
 from .chainercv_rcnn import BYTES, PLANE_RULES, plane_anchors, resnet_rules
 from .faster_rcnn import FasterRCNN
 from .light_head_rcnn import dilated_resnet101
@@ -132,6 +133,10 @@ class FCIS(FasterRCNN):
         result = self.detections(image, places, score[keep][winners], slot[keep][winners] + 1)
         result.masks = VotedMasks(crops, result.boxes, photo)
         return result
+
+    def losses(self, samples: Sequence[Sample], rng: np.random.Generator) -> dict[str, Tensor]:
+        """Raises NotImplementedError: its heads have no losses yet."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be trained yet: its losses are missing")
 
     def judge(
         self, levels: Sequence[Tensor], boxes: np.ndarray, edges: tuple[float, float]
