@@ -48,9 +48,12 @@ def flip_and_colour(pairs: Pairs) -> Transform:
 
 
 def shift_and_scale(pairs: Pairs) -> Transform:
-    """NanoDet's (config/legacy_v0.x_configs/nanodet-g.yml), with half of its movement: few epochs on few pictures."""
-    move = RandomAffine(degrees=0, translate=0.1, scale=(0.75, 1.3), shear=0)
-    colour = PhotometricDistort(contrast=(0.6, 1.4), saturation=(0.5, 1.2))
+    """NanoDet's (config/legacy_v0.x_configs/nanodet-g.yml), with a third of its movement and of its change of colour.
+
+    All of it is for hundreds of epochs; in eight epochs on 205 pictures less gave the higher AP.
+    """
+    move = RandomAffine(degrees=0, translate=0.1, scale=(0.85, 1.2), shear=0)
+    colour = PhotometricDistort(contrast=(0.8, 1.2), saturation=(0.8, 1.2))
     return Compose([move, HorizontalFlip(0.5, pairs), RandomApply(colour, 0.5)])
 
 
@@ -77,6 +80,8 @@ def recipe(model: Model[Any]) -> Recipe:
         return Recipe(4, 1e-3, shift_and_scale)
     if isinstance(model, YOLOX):
         return Recipe(8, 5e-4, partial(mosaic_and_shift, size=model.size))
+    if isinstance(model, Darknet):
+        return Recipe(8, 5e-4, partial(mosaic_and_shift, size=model.network.size))
     if isinstance(model, SSD):
         return Recipe(16, 1e-3, crop_and_zoom)
     if isinstance(model, Segmenter):
