@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from .detection.darknet import Darknet
 from .detection.nanodet import NanoDet
 from .detection.ssd import SSD
 from .detection.yolox import YOLOX
