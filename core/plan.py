@@ -1,9 +1,9 @@
 """Inference without the Python around it: the kernel calls of one run, repeated on new inputs.
 
-The second time a module gets an input of some shape, its run is noted: every kernel call with the addresses of its
-arrays, every other operation with its output. All memory stays where it is, an array lying where an earlier one died,
-so a later run copies the input in and makes the same calls again. A plan is used only after it gave, on another input,
-exactly what the module gives.
+When a module gets inputs of one shape twice in a row, the second run is noted: every kernel call with the addresses of
+its arrays, every other operation with its output. All memory stays where it is, an array lying where an earlier one
+died, so a later run copies the input in and makes the same calls again. A plan is used only after it gave, on another
+input, exactly what the module gives.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .layers.module import Module
 from .tensor import Tensor, wrap
 
 LARGEST = 128 << 20  # bytes of memory; networks that need more do not notice the time that Python takes
-SHAPES = 8  # plans of a module in a thread
+SHAPES = 8  # plans of a module in a thread, of 2 * LARGEST bytes together
 
 
 class Plan:
@@ -40,6 +40,7 @@ class Plan:
         self.good = not self.notes.full and self._repeats(getattr(module, method))
         if not self.good:
             self.notes, self.output = Notes(0), None
+        self.nbytes = sum(self.notes.pool.usage())
 
     def _repeats(self, call: Callable[[Tensor], Any]) -> bool:
         """Whether the plan gives what the module computes, bit by bit."""
@@ -65,7 +66,8 @@ class Plan:
 
 class _Plans(threading.local):
     def __init__(self) -> None:
-        self.of: WeakKeyDictionary[Module, OrderedDict[Any, Plan | None]] = WeakKeyDictionary()
+        self.of: WeakKeyDictionary[Module, OrderedDict[Any, Plan]] = WeakKeyDictionary()
+        self.last: WeakKeyDictionary[Module, dict[Any, tuple[int, ...]]] = WeakKeyDictionary()  # shapes of inputs
 
 
 _plans = _Plans()
@@ -76,8 +78,9 @@ def planned(module: Module, x: Tensor, method: str = "forward") -> Any:
 
     Arrays in the result may depend on the shape of x only.
 
-    Plans are made for the second input of a shape, kept per thread, and made anew when a parameter, a module or the
-    number of threads has changed.
+    Plans are made where inputs of one shape come twice in a row, kept per thread, and made anew when a parameter, a
+    module or the number of threads has changed. Making one takes as long as four runs: among photos of many sizes only
+    frequent sizes are worth it.
 
     >>> from chainsight.core import no_grad
     >>> from chainsight.core.layers import Linear
@@ -87,17 +90,17 @@ def planned(module: Module, x: Tensor, method: str = "forward") -> Any:
     """
     if is_recording() or not isinstance(x.data, np.ndarray) or kernels.backend_name() != "onednn":
         return getattr(module, method)(x)
-    plans = _plans.of.setdefault(module, OrderedDict())
-    key = (method, x.shape, x.dtype, module.training, kernels.precision())
-    if key not in plans:
-        plans[key] = None
-        if len(plans) > SHAPES:
-            plans.popitem(last=False)
+    plans, last = _plans.of.setdefault(module, OrderedDict()), _plans.last.setdefault(module, {})
+    kind = (method, x.dtype, module.training, kernels.precision())
+    again, last[kind] = last.get(kind) == x.shape, x.shape
+    plan = plans.get((x.shape, kind))
+    if plan is None and not again:
         return getattr(module, method)(x)
-    plan = plans[key]
-    plans.move_to_end(key)
     if plan is None or not plan.is_current():
-        plan = plans[key] = Plan(module, method, x)
+        plan = plans[x.shape, kind] = Plan(module, method, x)
+    plans.move_to_end((x.shape, kind))
+    while len(plans) > SHAPES or sum(p.nbytes for p in plans.values()) > 2 * LARGEST:
+        plans.popitem(last=False)
     return plan.run(x) if plan.good else getattr(module, method)(x)
 
 

@@ -56,7 +56,7 @@ def check(net, x):
 
 
 def made(net):
-    return [p for p in plans._plans.of.get(net, {}).values() if p is not None]
+    return list(plans._plans.of.get(net, {}).values())
 
 
 def warm(net, size=40):
@@ -133,12 +133,33 @@ def test_train_mode(net):
 
 def test_dtype_and_shape(net):
     warm(net)
-    for size in (41, 64, 40, 41, 64, 41):
+    for size in (41, 41, 64, 64, 40, 41, 64, 41):
         check(net, image(3, size))
+    assert len(made(net)) == 3
     check(net, image(3, dtype=np.float64))
     for size in range(44, 44 + 2 * plans.SHAPES, 2):
         check(net, image(3, size))
-    assert len(plans._plans.of[net]) <= plans.SHAPES
+        check(net, image(4, size))
+    assert len(made(net)) == plans.SHAPES
+
+
+def test_sizes_that_come_now_and_then_are_not_planned(net):
+    for size in (40, 44, 48) * 4:
+        check(net, image(size, size))
+    assert made(net) == []
+    for size in (40, 44, 44, 48, 40, 44):
+        check(net, image(size, size))
+    assert [p.input.shape[2] for p in made(net)] == [44]
+
+
+def test_the_memory_of_all_plans_is_bounded(net, monkeypatch):
+    plan = warm(net, 400)
+    monkeypatch.setattr(plans, "LARGEST", plan.nbytes * 7 // 5)
+    for size in (404, 408):
+        for seed in range(2):
+            check(net, image(seed, size))
+    assert [p.input.shape[2] for p in made(net)] == [404, 408]
+    assert all(p.good for p in made(net))
 
 
 def test_threads_have_plans_of_their_own(net):

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...core import Tensor
 from ...core.layers import BatchNorm2d, FrozenBatchNorm2d, Module
+from ...core.plan import planned
 from ...weights.entry import WeightsEntry
 from ...weights.loading import TORCHVISION_RENAMES
 from ...weights.torchvision import coco_entry
@@ -107,7 +108,7 @@ class FasterRCNN(Detector):
     def propose(self, image: np.ndarray) -> Proposed:
         """What may be an object of a photo."""
         x, size = self.resize(image)
-        levels, logits, codes, anchors = self.first_stage(x)
+        levels, logits, codes, anchors = planned(self, x, "first_stage")
         edges, scale = x.shape[2:] if self.over_padding else size, size[0] / image.shape[0]
         outputs = [t.numpy()[0] for t in logits], [t.numpy()[0] for t in codes]
         return Proposed(levels, size, edges, self.rpn.propose(*outputs, anchors, edges, scale))
