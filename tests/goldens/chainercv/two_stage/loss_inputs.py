@@ -1,0 +1,27 @@
+"""What the losses of ChainerCV's R-CNNs and ours are compared on: objects, outputs of the networks and proposals."""
+
+import numpy as np
+
+SIZE = (300, 400)  # height and width of the image in the network's input
+CLASSES = 4  # with the background
+BOXES = np.array([[20, 30, 140, 200], [200, 50, 380, 280], [150, 120, 190, 150]], np.float32)  # x, y, x, y
+LABELS = np.array([0, 2, 1])
+HARDEST = 20
+
+
+def normal(seed, *shape):
+    """Normally distributed numbers, float32."""
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def proposals():
+    """57 boxes xyxy, some of them near objects."""
+    near = np.repeat(BOXES, 7, 0) + 12 * normal(1, 21, 4)
+    corner = np.abs(normal(2, 36, 2)) * (120, 90)
+    apart = np.concatenate([corner, corner + 20 + 60 * np.abs(normal(3, 36, 2))], 1)
+    return np.clip(np.concatenate([near, apart]), 0, (400, 300, 400, 300)).astype(np.float32)
+
+
+def outputs(count):
+    """Class logits (count, CLASSES) and codes (count, CLASSES, 4) x, y, width, height of regions."""
+    return normal(4, count, CLASSES), normal(5, count, CLASSES, 4)

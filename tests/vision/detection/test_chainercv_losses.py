@@ -1,0 +1,86 @@
+"""Training losses of ChainerCV's R-CNNs against its own, on given outputs of the networks."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from chainsight.core import Tensor
+from chainsight.core.layers import init
+from chainsight.vision.categories import Categories
+from chainsight.vision.detection import chainercv_rcnn, fcis, light_head_rcnn
+from chainsight.vision.detection.targets import Truth
+from chainsight.vision.sample import Sample
+
+FOLDER = Path(__file__).resolve().parents[2] / "goldens" / "chainercv" / "two_stage"
+SPEC = importlib.util.spec_from_file_location("chainercv_loss_inputs", FOLDER / "loss_inputs.py")
+assert SPEC is not None
+assert SPEC.loader is not None
+inputs = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(inputs)
+GOLDEN = json.loads((FOLDER / "losses.json").read_text())
+CATEGORIES = Categories.with_background(["a", "b", "c"])
+TRUTH = Truth(inputs.BOXES, inputs.LABELS + 1, np.zeros((0, 4), np.float32))
+
+
+class FirstOnes:
+    """A generator whose permutations are no permutations: the first are sampled, as in the goldens."""
+
+    def permutation(self, values):
+        return values
+
+
+def check(losses, golden):
+    assert {name: loss.item() for name, loss in losses.items()} == pytest.approx(golden, rel=1e-5)
+    for loss in losses.values():
+        loss.backward()
+
+
+def built(build):
+    with init.skip_init():
+        return build(CATEGORIES)
+
+
+def head_losses(heads, monkeypatch):
+    """The losses of the heads for outputs that depend on the region alone."""
+    every = np.concatenate([inputs.proposals(), inputs.BOXES])
+    outputs = [Tensor(array, requires_grad=True) for array in inputs.outputs(len(every))]
+
+    def forward(levels, boxes, size):
+        place = np.abs(every[None] - boxes[0][:, None]).max(2).argmin(1)
+        return outputs[0][place], outputs[1][place].reshape(len(place), -1)
+
+    monkeypatch.setattr(heads, "forward", forward)
+    regions = heads.sample(inputs.proposals(), TRUTH, FirstOnes())
+    return heads.losses([], [regions], [TRUTH], inputs.SIZE)
+
+
+def test_pyramid(monkeypatch):
+    model = built(chainercv_rcnn.faster_rcnn_fpn_resnet50)
+    anchors = model.rpn.anchors([(80, 104), (40, 52), (20, 26), (10, 13), (5, 7)], (320, 416))
+    logits = [Tensor(inputs.normal(10 + i, 1, len(a)), requires_grad=True) for i, a in enumerate(anchors)]
+    codes = [Tensor(inputs.normal(20 + i, 1, len(a), 4), requires_grad=True) for i, a in enumerate(anchors)]
+    losses = model.rpn.losses(logits, codes, anchors, [TRUTH], [inputs.SIZE], FirstOnes())
+    check(losses | head_losses(model.roi_heads, monkeypatch), GOLDEN["pyramid"])
+
+
+def test_plane(monkeypatch):
+    model = built(chainercv_rcnn.faster_rcnn_vgg16)
+    anchors = model.rpn.anchors([(19, 25)], inputs.SIZE)
+    codes = Tensor(inputs.normal(30, len(anchors[0]), 4)[None], requires_grad=True)
+    logits = Tensor(inputs.normal(31, len(anchors[0]), 2).reshape(1, -1), requires_grad=True)
+    losses = model.rpn.losses([logits], [codes], anchors, [TRUTH], [inputs.SIZE], FirstOnes())
+    check(losses | head_losses(model.roi_heads, monkeypatch), GOLDEN["plane"])
+
+
+def test_light_head(monkeypatch):
+    heads = built(light_head_rcnn.light_head_rcnn_resnet101).roi_heads
+    heads.hardest = inputs.HARDEST
+    check(head_losses(heads, monkeypatch), GOLDEN["light_head"])
+
+
+def test_fcis_says_that_it_has_none():
+    model = built(fcis.fcis_resnet101)
+    with pytest.raises(NotImplementedError, match="FCIS cannot be trained yet"):
+        model.losses([Sample(np.zeros((8, 8, 3), np.uint8))], np.random.default_rng(0))
