@@ -227,13 +227,24 @@ class Detector(Model[Detections]):
 
 @dataclass(frozen=True)
 class CropPreset:
-    """For classification: the short side resized to ``resize``, then the square of ``crop`` pixels in the middle."""
+    """For classification: the short side resized to ``resize``, then the square of ``crop`` pixels in the middle.
+
+    With ``ten_crops`` there are nine more squares: those in the corners, and all five mirrored (Krizhevsky et al. 2012,
+    section 4.1); a model's probabilities are then the means over the ten. Without ``antialias`` the image is resized
+    as OpenCV does it with floats, not as Pillow.
+    """
 
     resize: int = 256
     crop: int = 224
     interpolation: str = "bilinear"
     mean: tuple[float, float, float] = IMAGENET_MEAN
     std: tuple[float, float, float] = IMAGENET_STD
+    antialias: bool = True
+    ten_crops: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.crop <= self.resize:
+            raise ValueError(f"expected a crop of 1 to {self.resize} pixels, the side it is cut from, got {self.crop}")
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> CropPreset:
@@ -246,10 +257,22 @@ class CropPreset:
         return cls(**fields)
 
     def __call__(self, image: np.ndarray) -> Tensor:
-        """The tensor (1, 3, crop, crop) of an image (height, width, 3)."""
-        small = resize_short_side(image, self.resize, self.interpolation)
-        left, top = round((small.width - self.crop) / 2), round((small.height - self.crop) / 2)
-        return to_input(np.asarray(small.crop((left, top, left + self.crop, top + self.crop))), self.mean, self.std)
+        """The tensor (1 or 10, 3, crop, crop) of an image (height, width, 3)."""
+        if self.antialias:
+            small = np.asarray(resize_short_side(image, self.resize, self.interpolation))
+        else:
+            size = short_side_size(image, self.resize)
+            small = cv2.resize(image.astype(np.float32), size) if size != image.shape[1::-1] else image
+        bottom, right = small.shape[0] - self.crop, small.shape[1] - self.crop
+        if not self.ten_crops:
+            return to_input(self._cut(small, round(bottom / 2), round(right / 2)), self.mean, self.std)
+        corners = [(0, 0), (bottom, 0), (0, right), (bottom, right)]
+        squares = [self._cut(small, *at) for at in ((bottom // 2, right // 2), *corners)]
+        upright = np.concatenate([to_input(s, self.mean, self.std).numpy() for s in squares])
+        return Tensor(np.concatenate([upright, upright[..., ::-1]]))
+
+    def _cut(self, image: np.ndarray, top: int, left: int) -> np.ndarray:
+        return np.ascontiguousarray(image[top : top + self.crop, left : left + self.crop])
 
 
 class Classifier(Model[Classification]):
@@ -262,10 +285,12 @@ class Classifier(Model[Classification]):
         super().save(path, preset=asdict(self.preset), **facts)
 
     def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Classification:
-        """The probabilities of all classes; ``score_threshold`` has no meaning here."""
-        return Classification(
-            probabilities=softmax(planned(self, self.preset(image)).numpy()[0]), categories=self.categories.names
-        )
+        """The probabilities of all classes; ``score_threshold`` has no meaning here.
+
+        Those of outputs that stand for no class, a background, are left out at the end.
+        """
+        outputs = softmax(planned(self, self.preset(image)).numpy()).mean(0)
+        return Classification(probabilities=outputs[list(self.categories.slots)], categories=self.categories.names)
 
 
 @dataclass(frozen=True)
@@ -374,6 +399,18 @@ def resize_short_side(image: np.ndarray, short: int, interpolation: str = "bilin
     >>> resize_short_side(np.zeros((50, 100, 3), np.uint8), 20).size
     (40, 20)
     """
+    size = short_side_size(image, short)
+    return Image.fromarray(image).resize(size, Image.Resampling[interpolation.upper()])
+
+
+def short_side_size(image: np.ndarray, short: int) -> tuple[int, int]:
+    """The width and height at which the short side of an image (height, width, 3) is ``short`` pixels.
+
+    Raises ImageError for an image so narrow that these are more than 2**24 pixels.
+
+    >>> short_side_size(np.zeros((50, 100, 3), np.uint8), 20)
+    (40, 20)
+    """
     height, width = image.shape[:2]
     long = int(short * max(height, width) / min(height, width))
     size = (short, long) if width <= height else (long, short)
@@ -382,7 +419,7 @@ def resize_short_side(image: np.ndarray, short: int, interpolation: str = "bilin
             f"an image of {width} x {height} pixels would be enlarged to {size[0]} x {size[1]} for this model: "
             "expected one that is less narrow, cut it into pieces"
         )
-    return Image.fromarray(image).resize(size, Image.Resampling[interpolation.upper()])
+    return size
 
 
 def to_input(image: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> Tensor:

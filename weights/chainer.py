@@ -12,7 +12,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from .categories import VOC_20
+from .categories import IMAGENET_1000, VOC_20
 from .entry import WeightsEntry
 
 Arrays = dict[str, NDArray[Any]]
@@ -123,3 +123,24 @@ def entry(
         settings=settings or {},
         metrics=metrics,
     )
+
+
+def imagenet_entry(
+    file: str,
+    parameters: int,
+    error: float,
+    mean: Sequence[float],
+    ten_crops: float | None = None,
+    name: str = "IMAGENET1K",
+) -> WeightsEntry:
+    """A classifier of ImageNet-1K; its published top-1 errors in percent, ``mean`` of pixels from 0 to 255.
+
+    >>> entry = imagenet_entry("net", 10, 24.8, (128, 128, 128), 23.0)
+    >>> entry.metrics
+    {'ImageNet-1K': {'acc@1': 75.2, 'acc@1 (10 crops)': 77.0}}
+    """
+    errors = {"acc@1": error} | ({} if ten_crops is None else {"acc@1 (10 crops)": ten_crops})
+    figures = {"ImageNet-1K": {metric: round(100 - value, 2) for metric, value in errors.items()}}
+    scaled = tuple(value / 255 for value in mean)
+    settings = {"mean": scaled, "std": (1 / 255,) * 3, "antialias": False}
+    return entry(name, file, parameters, figures, IMAGENET_1000, settings=settings)

@@ -42,12 +42,13 @@ def test_every_published_file_is_read_or_has_a_reason(shared):
 
 
 def test_classifiers_are_as_published(shared):
-    """Parameters, metrics, preprocessing, licence and computation of every entry equal those of the table."""
+    """Parameters, metrics, preprocessing, licence and computation of torchvision's entries equal those of the table."""
     rows = {row["url"]: row for row in published(shared)}
     classifiers = [models.MODELS[name] for name in models.list_models("classification")]
-    assert len(classifiers) >= 80
-    for info in classifiers:
-        for place, entry in enumerate(info.entries):
+    theirs = [(info, [e for e in info.entries if e.url.startswith(HOST)]) for info in classifiers]
+    assert sum(bool(entries) for _, entries in theirs) >= 80
+    for info, entries in theirs:
+        for place, entry in enumerate(entries):
             row = rows[entry.url]
             assert row["model"] == info.name
             assert row["weight"].split(".")[1] == entry.name
@@ -114,7 +115,8 @@ def test_predicts_on_photos_of_any_size(name):
         if isinstance(model, Classifier):
             assert found.probabilities.shape == (len(model.categories.names),)
             assert np.isfinite(found.probabilities).all()
-            assert found.probabilities.sum() == pytest.approx(1, abs=1e-4)
+            background = model.categories.outputs - len(model.categories)
+            assert found.probabilities.sum() == pytest.approx(1, abs=0.1 if background else 1e-4)
         elif hasattr(found, "scores"):
             assert np.isfinite(found.scores).all()
             assert np.isfinite(found.boxes).all()

@@ -13,7 +13,7 @@ from ...core.layers import BatchNorm2d, Conv2d, Linear, MaxPool2d, Module, ReLU,
 from ...weights.torchvision import imagenet_entry
 from ..categories import Categories
 from ..model import Classifier
-from .blocks import Norm, classifier_info
+from .blocks import Norm, SqueezeExcitation, classifier_info
 
 
 class BasicBlock(Module):
@@ -59,8 +59,25 @@ class Bottleneck(Module):
     def forward(self, x: Tensor) -> Tensor:
         shortcut = self.downsample(x) if hasattr(self, "downsample") else x
         y = self.conv1.fused(x, self.bn1, self.relu)
-        y = self.conv2.fused(y, self.bn2, self.relu)
+        return self.join(self.conv2.fused(y, self.bn2, self.relu), shortcut)
+
+    def join(self, y: Tensor, shortcut: Tensor) -> Tensor:
+        """The last convolution of y, and the sum with the shortcut."""
         return self.conv3.fused(y, self.bn3, self.relu, shortcut)
+
+
+class SEBottleneck(Bottleneck):
+    """A bottleneck whose output channels are gated before the sum (Hu et al. 2018, figure 3)."""
+
+    def __init__(
+        self, in_channels: int, width: int, stride: int, norm: Norm, dilation: int = 1, groups: int = 1, base: int = 64
+    ) -> None:
+        super().__init__(in_channels, width, stride, norm, dilation, groups, base)
+        out = width * self.expansion
+        self.se = SqueezeExcitation(out, out // 16)
+
+    def join(self, y: Tensor, shortcut: Tensor) -> Tensor:
+        return F.add_relu(self.se(self.conv3.fused(y, self.bn3)), shortcut)
 
 
 class ResNet(Module):
@@ -75,6 +92,7 @@ class ResNet(Module):
     """
 
     strides = (4, 8, 16, 32)
+    stem_channels = 64
 
     def __init__(
         self,
@@ -91,14 +109,14 @@ class ResNet(Module):
         self.maxpool = MaxPool2d(3, 2, 1)
         self.channels = tuple(w * block.expansion for w in (64, 128, 256, 512))
         wide = {} if block is BasicBlock else {"groups": groups, "base": base}
-        channels, before = 64, 1
+        channels, before = self.stem_channels, 1
         for stage, (width, depth) in enumerate(zip((64, 128, 256, 512), depths)):
             blocks = []
             for i in range(depth):
                 # a dilated stage keeps the size; its first block still has the dilation of the stage before
                 stride = 2 if i == 0 and stage > 0 and dilations[stage] == 1 else 1
                 dilation = before if i == 0 else dilations[stage]
-                if block is Bottleneck:
+                if block is not BasicBlock:
                     wide["dilation"] = dilation
                 blocks.append(block(channels, width, stride, norm, **wide))
                 channels = width * block.expansion
@@ -108,10 +126,13 @@ class ResNet(Module):
             if isinstance(module, Conv2d):
                 module.weight.data = init.he_normal(module.weight.shape)
 
+    def stem(self, x: Tensor) -> Tensor:
+        """What is pooled before the first stage."""
+        return self.conv1.fused(x, self.bn1, self.relu)
+
     def features(self, x: Tensor) -> list[Tensor]:
         """The feature maps of the four stages."""
-        x = self.conv1.fused(x, self.bn1, self.relu)
-        x = self.maxpool(x)
+        x = self.maxpool(self.stem(x))
         maps = []
         for layer in (self.layer1, self.layer2, self.layer3, self.layer4):  # type: ignore[attr-defined]
             x = layer(x)
@@ -132,10 +153,11 @@ class ResNetClassifier(ResNet, Classifier):
         block: type[BasicBlock] | type[Bottleneck],
         depths: Sequence[int],
         categories: Categories,
+        norm: Norm = BatchNorm2d,
         groups: int = 1,
         base: int = 64,
     ) -> None:
-        super().__init__(block, depths, groups=groups, base=base)
+        super().__init__(block, depths, norm, groups=groups, base=base)
         self.fc = Linear(self.channels[-1], categories.outputs)
         self.categories = categories
 

@@ -9,6 +9,7 @@ from functools import partial
 from ...core import Tensor
 from ...core import functions as F
 from ...core.layers import BatchNorm2d, Conv2d, Dropout, Linear, MaxPool2d, Module, ReLU, Sequential, init
+from ...weights import chainer
 from ...weights.categories import IMAGENET_1000
 from ...weights.torchvision import entry, imagenet_entry
 from ..categories import Categories
@@ -126,6 +127,23 @@ VGG16_FEATURES = replace(
     "holds no trained values",
 )
 
+CHAINERCV = chainer.imagenet_entry(
+    "vgg16_imagenet_converted_2017_07_18",
+    138_357_544,
+    29.0,
+    (123.68, 116.779, 103.939),
+    27.1,
+    "IMAGENET1K_CHAINERCV",
+)
+
+
+def _chainercv_rules() -> list[tuple[str, str]]:
+    """The layers' names in ChainerCV's file and here."""
+    convs = [(s, i, 2 * (sum(D[:s]) + i) + s) for s, depth in enumerate(D) for i in range(depth)]
+    rules = [(rf"^conv{s + 1}_{i + 1}\.conv\.", f"features.{at}.") for s, i, at in convs]
+    return [*rules, *((rf"^fc{k}\.", f"classifier.{3 * k - 18}.") for k in (6, 7, 8))]
+
+
 info = partial(
     classifier_info, "Simonyan and Zisserman 2014, Very deep convolutional networks for large-scale image recognition"
 )
@@ -134,7 +152,14 @@ MODELS = (
     info(vgg11_bn, 7.609, imagenet_entry(1, "vgg11_bn-6002323d", 132_868_840, 70.370, 89.810)),
     info(vgg13, 11.308, imagenet_entry(1, "vgg13-19584684", 133_047_848, 69.928, 89.246)),
     info(vgg13_bn, 11.308, imagenet_entry(1, "vgg13_bn-abd245e5", 133_053_736, 71.586, 90.374)),
-    info(vgg16, 15.47, imagenet_entry(1, "vgg16-397923af", 138_357_544, 71.592, 90.382), VGG16_FEATURES),
+    info(
+        vgg16,
+        15.47,
+        imagenet_entry(1, "vgg16-397923af", 138_357_544, 71.592, 90.382),
+        VGG16_FEATURES,
+        CHAINERCV,
+        convert=chainer.converter(_chainercv_rules()),
+    ),
     info(vgg16_bn, 15.47, imagenet_entry(1, "vgg16_bn-6c64b313", 138_365_992, 73.360, 91.516)),
     info(vgg19, 19.632, imagenet_entry(1, "vgg19-dcbb9e9d", 143_667_240, 72.376, 90.876)),
     info(vgg19_bn, 19.632, imagenet_entry(1, "vgg19_bn-c79401a0", 143_678_248, 74.218, 91.842)),
