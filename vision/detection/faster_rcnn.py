@@ -61,7 +61,8 @@ class Objects(NamedTuple):
     """The regions of one photo that are learned from as objects.
 
     They are ``boxes`` (k, 4) in pixels of the network's input, where the photo is ``size`` (height, width); ``rows``
-    (k,) are their objects in the ``sample``, and ``slots`` (k,) the outputs of their classes.
+    (k,) are their objects in the ``sample``, and ``slots`` (k,) the outputs of their classes. With those of the
+    background the photo has ``regions`` of them.
     """
 
     sample: Sample
@@ -69,6 +70,7 @@ class Objects(NamedTuple):
     rows: np.ndarray
     boxes: np.ndarray
     slots: np.ndarray
+    regions: int = 0
 
 
 class FasterRCNN(Detector):
@@ -151,10 +153,11 @@ class FasterRCNN(Detector):
         regions = [self.roi_heads.sample(p, t, rng) for p, t in zip(proposals, truths, strict=True)]
         largest = (max(height for height, _ in sizes), max(width for _, width in sizes))
         losses |= self.roi_heads.losses(levels, regions, truths, largest)
-        objects = [
-            Objects(sample, size, counted(sample, box)[r.matched], r.boxes[: len(r.matched)], r.slots[: len(r.matched)])
-            for sample, size, box, r in zip(samples, sizes, boxes, regions)
-        ]
+        objects = []
+        for sample, size, box, r in zip(samples, sizes, boxes, regions):
+            k = len(r.matched)
+            rows = counted(sample, box)[r.matched]
+            objects.append(Objects(sample, size, rows, r.boxes[:k], r.slots[:k], len(r.boxes)))
         return losses | self.instance_losses(levels, objects, largest)
 
     def instance_losses(

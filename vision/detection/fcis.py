@@ -22,13 +22,13 @@ from ..categories import Categories
 from ..masks import RoundedMasks
 from ..model import ModelInfo, sigmoid, softmax
 from ..results import Detections
-from ..sample import Sample
 from .chainercv_rcnn import BYTES, PLANE_RULES, plane_anchors, resnet_rules
-from .faster_rcnn import FasterRCNN
+from .faster_rcnn import FasterRCNN, Objects
 from .light_head_rcnn import dilated_resnet101
 from .resizing import WidthScaleResize
-from .roi import PSRoIAveragePool
+from .roi import PSRoIAveragePool, Regions, sample_regions
 from .rpn import RPNHead, SoftmaxRPN
+from .targets import Truth
 from .towers import normal_001
 
 BINS, BLOCKS = 21, 7  # along each side of a region
@@ -81,6 +81,7 @@ class FCISHeads(Module):
         self.nms_threshold = 0.3
         self.limit: int | None = 100
         self.least_side = 16.0  # pixels of the network's input
+        self.least_overlap = 0.1  # of background that is learned from, with an object
 
     def forward(self, levels: Sequence[Tensor], boxes: Sequence[np.ndarray], slots: np.ndarray | None = None) -> Judged:
         """What the maps say about the boxes (r_i, 4) of each image; of the most probable classes if there are no
@@ -92,6 +93,30 @@ class FCISHeads(Module):
         logits = F.mean(F.maximum(outside, inside), 1)
         chosen = np.arange(count), slice(None), logits.numpy().argmax(1) if slots is None else slots
         return Judged(logits, inside[chosen] - outside[chosen], F.mean(codes, 1).reshape(count, 2, 4))
+
+    def sample(self, proposals: np.ndarray, truth: Truth, rng: np.random.Generator) -> Regions:
+        """Regions of an image to learn from; background touches an object."""
+        return sample_regions(proposals, truth, 128, rng, self.least_overlap)
+
+    def losses(
+        self,
+        levels: Sequence[Tensor],
+        regions: Sequence[Regions],
+        truths: Sequence[Truth],
+        image_size: tuple[float, float],
+    ) -> dict[str, Tensor]:
+        """The losses of class and box on what was sampled from each image."""
+        slots = np.concatenate([region.slots for region in regions])
+        if not len(slots):
+            return {"class": Tensor(np.float32(0)), "box": Tensor(np.float32(0))}
+        judged = self(levels, [region.boxes for region in regions], slots)
+        wanted = [
+            self.coder.encode(region.boxes[: len(region.matched)], truth.boxes[region.matched])
+            for region, truth in zip(regions, truths, strict=True)
+        ]
+        code = judged.codes[np.flatnonzero(slots), 1]
+        box = F.smooth_l1_loss(code, Tensor(np.concatenate(wanted)), reduction="sum")
+        return {"class": F.softmax_cross_entropy(judged.logits, slots), "box": box / len(slots)}
 
 
 @dataclass(frozen=True)
@@ -134,9 +159,20 @@ class FCIS(FasterRCNN):
         result.masks = VotedMasks(crops, result.boxes, photo)
         return result
 
-    def losses(self, samples: Sequence[Sample], rng: np.random.Generator) -> dict[str, Tensor]:
-        """Raises NotImplementedError: its heads have no losses yet."""
-        raise NotImplementedError(f"{type(self).__name__} cannot be trained yet: its losses are missing")
+    def instance_losses(
+        self, levels: Sequence[Tensor], objects: Sequence[Objects], image_size: tuple[float, float]
+    ) -> dict[str, Tensor]:
+        """Ten times the cross entropy of the masks of the true classes, in which the background's count as 0.
+
+        Raises ValueError, naming the sample, where there are objects without masks.
+        """
+        slots = np.concatenate([found.slots for found in objects])
+        if not len(slots):
+            return {"mask": Tensor(np.float32(0))}
+        targets = np.concatenate([mask_targets(found, self.resize.size(found.sample.size)) for found in objects])
+        inside = self.roi_heads(levels, [found.boxes for found in objects], slots).inside
+        loss = F.sigmoid_cross_entropy(inside, Tensor(targets.reshape(len(slots), -1)))
+        return {"mask": loss * (10 * len(slots) / sum(found.regions for found in objects))}
 
     def judge(
         self, levels: Sequence[Tensor], boxes: np.ndarray, edges: tuple[float, float]
@@ -147,6 +183,22 @@ class FCIS(FasterRCNN):
         second = self.roi_heads(levels, [refined])
         joined = (np.concatenate([a.numpy(), b.numpy()]) for a, b in zip(first[:2], second[:2]))
         return np.concatenate([boxes, refined]), *joined
+
+
+def mask_targets(objects: Objects, size: tuple[int, int]) -> np.ndarray:
+    """The mask of each region's object in its cells (k, 21, 21), 0 or 1, of a photo of ``size`` in the input.
+
+    The mask is resized to the input, cut out at the rounded box, and resized to the cells.
+    """
+    sample = objects.sample
+    if len(objects.rows) and sample.masks is None:
+        raise ValueError(f"{sample.source or sample.image_id}: training masks needs masks, got a sample without")
+    targets = np.zeros((len(objects.rows), BINS, BINS), np.float32)
+    for target, row, (x1, y1, x2, y2) in zip(targets, objects.rows, np.rint(objects.boxes).astype(int)):
+        mask = cv2.resize(sample.masks[row].astype(np.float32), (size[1], size[0]))[y1:y2, x1:x2]  # type: ignore[index]
+        if mask.size:
+            target[...] = cv2.resize(mask, (BINS, BINS)) >= VotedMasks.threshold
+    return targets
 
 
 def vote(
@@ -219,7 +271,9 @@ def fcis_resnet101(categories: Categories) -> FCIS:
 
 def fcis_resnet101_coco(categories: Categories) -> FCIS:
     """FCIS on ResNet-101, as for COCO: with smaller anchors, objects of at least 2 pixels."""
-    return _fcis(categories, (4, 8, 16, 32), 2)
+    model = _fcis(categories, (4, 8, 16, 32), 2)
+    model.roi_heads.least_overlap = 0
+    return model
 
 
 def _swap_codes(array: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from ...core.function import Function
 from ...core.layers import BatchNorm2d, Flatten, Linear, Module, ReLU, Sequential, init
 from .. import boxes as box_ops
 from ..model import softmax
-from .targets import Truth, match, sample_balanced
+from .targets import BACKGROUND, NEITHER, Truth, match, sample_balanced
 from .towers import tower
 
 RegionPooling = Callable[[Sequence[Tensor], Sequence[np.ndarray], tuple[float, float]], Tensor]
@@ -284,6 +284,24 @@ class Regions(NamedTuple):
     slots: np.ndarray
 
 
+def sample_regions(
+    proposals: np.ndarray, truth: Truth, count: int | None, rng: np.random.Generator, least_overlap: float = 0.0
+) -> Regions:
+    """``count`` regions of an image, all if it is None, to learn from, a quarter of them objects.
+
+    They are drawn from the proposals (r, 4) and the objects; the background overlaps one of these by at least
+    ``least_overlap``, and by less than half.
+    """
+    regions = np.concatenate([proposals, truth.boxes])
+    matches = match(regions, truth, 0.5, 0.5)
+    if least_overlap > 0:
+        matches[match(regions, truth, 0.5, least_overlap) == BACKGROUND] = NEITHER
+    objects, background = sample_balanced(matches, count or len(regions), 0.25, rng)
+    matched = matches[objects]
+    slots = np.concatenate([truth.slots[matched], np.zeros(len(background), np.int64)])
+    return Regions(regions[np.concatenate([objects, background])], matched, slots)
+
+
 def no_loss(part: Module) -> Tensor:
     """0, with a gradient of zeros for every parameter of a part that had nothing to learn from."""
     total = Tensor(np.float32(0))
@@ -334,13 +352,8 @@ class RoIHeads(Module):
         return boxes[keep], score[keep], column[keep]
 
     def sample(self, proposals: np.ndarray, truth: Truth, rng: np.random.Generator) -> Regions:
-        """Regions of an image to learn from, a quarter of them objects (section 2.3); objects are proposals too."""
-        regions = np.concatenate([proposals, truth.boxes])
-        matches = match(regions, truth, 0.5, 0.5)
-        objects, background = sample_balanced(matches, self.samples or len(regions), 0.25, rng)
-        matched = matches[objects]
-        slots = np.concatenate([truth.slots[matched], np.zeros(len(background), np.int64)])
-        return Regions(regions[np.concatenate([objects, background])], matched, slots)
+        """Regions of an image to learn from (section 2.3)."""
+        return sample_regions(proposals, truth, self.samples, rng)
 
     def losses(
         self,

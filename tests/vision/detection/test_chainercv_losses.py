@@ -10,6 +10,7 @@ from chainsight.core import Tensor
 from chainsight.core.layers import init
 from chainsight.vision.categories import Categories
 from chainsight.vision.detection import chainercv_rcnn, fcis, light_head_rcnn
+from chainsight.vision.detection.faster_rcnn import Objects
 from chainsight.vision.detection.targets import Truth
 from chainsight.vision.sample import Sample
 
@@ -80,7 +81,29 @@ def test_light_head(monkeypatch):
     check(head_losses(heads, monkeypatch), GOLDEN["light_head"])
 
 
-def test_fcis_says_that_it_has_none():
+def test_fcis(monkeypatch):
     model = built(fcis.fcis_resnet101)
-    with pytest.raises(NotImplementedError, match="FCIS cannot be trained yet"):
-        model.losses([Sample(np.zeros((8, 8, 3), np.uint8))], np.random.default_rng(0))
+    every = np.concatenate([inputs.proposals(), inputs.BOXES])
+    arrays = [*inputs.outputs(len(every)), inputs.normal(6, len(every), 441)]
+    logits, codes, inside = (Tensor(array, requires_grad=True) for array in arrays)
+
+    def forward(levels, boxes, slots):
+        place = np.abs(every[None] - boxes[0][:, None]).max(2).argmin(1)
+        return fcis.Judged(logits[place], inside[place], codes[place])
+
+    monkeypatch.setattr(model.roi_heads, "forward", forward)
+    monkeypatch.setattr(type(model.resize), "size", lambda self, size: size)
+    regions = model.roi_heads.sample(inputs.proposals(), TRUTH, FirstOnes())
+    losses = model.roi_heads.losses([], [regions], [TRUTH], inputs.SIZE)
+    photo = np.zeros((*inputs.SIZE, 3), np.uint8)
+    sample = Sample(photo, boxes=inputs.BOXES, labels=inputs.LABELS, masks=inputs.masks())
+    k = len(regions.matched)
+    objects = Objects(sample, inputs.SIZE, regions.matched, regions.boxes[:k], regions.slots[:k], len(regions.boxes))
+    check(losses | model.instance_losses([], [objects], inputs.SIZE), GOLDEN["fcis"])
+
+
+def test_fcis_needs_masks():
+    sample = Sample(np.zeros((8, 8, 3), np.uint8), boxes=np.array([[1, 1, 5, 5.0]]), source="photo.jpg")
+    objects = Objects(sample, (8, 8), np.array([0]), sample.boxes, np.array([1]), 4)
+    with pytest.raises(ValueError, match=r"photo\.jpg: training masks needs masks"):
+        fcis.mask_targets(objects, (8, 8))

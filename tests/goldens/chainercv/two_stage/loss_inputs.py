@@ -14,6 +14,15 @@ def normal(seed, *shape):
     return np.random.default_rng(seed).standard_normal(shape, np.float32)
 
 
+def masks():
+    """The masks (3, height, width) of the objects: ellipses that fill their boxes."""
+    y, x = np.mgrid[: SIZE[0], : SIZE[1]] + 0.5
+    drawn = []
+    for x1, y1, x2, y2 in BOXES:
+        drawn.append(((2 * x - x1 - x2) / (x2 - x1)) ** 2 + ((2 * y - y1 - y2) / (y2 - y1)) ** 2 <= 1)
+    return np.array(drawn)
+
+
 def proposals():
     """57 boxes xyxy, some of them near objects."""
     near = np.repeat(BOXES, 7, 0) + 12 * normal(1, 21, 4)

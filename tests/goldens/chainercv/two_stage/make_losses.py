@@ -1,7 +1,7 @@
 """Make losses.json: the training losses of ChainerCV 0.13.1 on what `loss_inputs.py` has.
 
 Where there are more anchors or regions than are sampled, the first ones are. "pyramid" is of FPN, "plane" of Faster
-R-CNN on VGG-16 and "light_head" of Light-Head R-CNN, each without the factors by which the losses are summed.
+R-CNN on VGG-16, "light_head" of Light-Head R-CNN and "fcis" of FCIS, each without the factors of the sum.
 """
 
 import json
@@ -9,6 +9,9 @@ from pathlib import Path
 
 import chainer.functions as F
 import numpy as np
+from chainercv.experimental.links.model.fcis.utils.proposal_target_creator import (
+    ProposalTargetCreator as InstanceTargetCreator,
+)
 from chainercv.links.model import fpn
 from chainercv.links.model.faster_rcnn import FasterRCNNVGG16
 from chainercv.links.model.faster_rcnn.faster_rcnn_train_chain import _fast_rcnn_loc_loss
@@ -16,7 +19,7 @@ from chainercv.links.model.faster_rcnn.region_proposal_network import _enumerate
 from chainercv.links.model.faster_rcnn.utils.anchor_target_creator import AnchorTargetCreator
 from chainercv.links.model.faster_rcnn.utils.proposal_target_creator import ProposalTargetCreator
 from chainercv.links.model.light_head_rcnn.light_head_rcnn_train_chain import _ohem_loss
-from loss_inputs import BOXES, HARDEST, LABELS, SIZE, normal, outputs, proposals
+from loss_inputs import BOXES, HARDEST, LABELS, SIZE, masks, normal, outputs, proposals
 
 SWAPPED = [1, 0, 3, 2]
 BBOX, LABEL = BOXES[:, SWAPPED], LABELS.astype(np.int32)
@@ -74,18 +77,36 @@ def light_head():
     return {"class": conf, "box": 2 * loc}
 
 
-def of_regions(roi):
-    """The outputs of sampled regions, by their place among proposals and objects."""
+def fcis():
+    np.random.choice = lambda values, size, replace: values[:size]  # they are kept
+    roi, gt_mask, gt_label, gt_loc = InstanceTargetCreator()(proposals()[:, SWAPPED], masks(), LABEL, BBOX)
+    logits, codes = of_regions(roi)
+    segments = normal(6, 60, 441)[place_of(roi)]
+    segments = np.stack([np.zeros_like(segments), segments], 1).reshape(-1, 2, 21, 21)
+    codes = F.identity(codes[np.arange(len(roi)), (gt_label > 0).astype(int)])
+    return {
+        "class": F.softmax_cross_entropy(logits, gt_label),
+        "box": _fast_rcnn_loc_loss(codes, gt_loc, gt_label, 1.0),
+        "mask": F.softmax_cross_entropy(segments, gt_mask, normalize=False) * 10.0 / 21 / 21,
+    }
+
+
+def place_of(roi):
+    """The place of regions among proposals and objects."""
     every = np.concatenate([proposals()[:, SWAPPED], BBOX])
-    place = np.abs(every[None] - roi[:, None]).max(2).argmin(1)
-    logits, codes = outputs(len(every))
-    return logits[place], codes[place][..., SWAPPED]
+    return np.abs(every[None] - roi[:, None]).max(2).argmin(1)
+
+
+def of_regions(roi):
+    """The outputs of regions."""
+    logits, codes = outputs(60)
+    return logits[place_of(roi)], codes[place_of(roi)][..., SWAPPED]
 
 
 if __name__ == "__main__":
     losses = {
         make.__name__: {name: float(value.array) for name, value in make().items()}
-        for make in (pyramid, plane, light_head)
+        for make in (pyramid, plane, light_head, fcis)
     }
     path = Path(__file__).resolve().parent / "losses.json"
     path.write_text(json.dumps(losses, indent=1) + "\n")
