@@ -66,6 +66,9 @@ class ClassificationDataset(Dataset):
         identity = str(Path(path).relative_to(self.source))
         return Sample(read_image(path), label=int(self.labels[index]), image_id=identity, source=path)
 
+    def image_labels(self) -> np.ndarray:
+        return self.labels
+
     def histogram(self) -> np.ndarray:
         return np.bincount(self.labels, minlength=len(self.categories)).astype(np.int64)
 

@@ -29,6 +29,7 @@ from .json_stream import iterate_arrays
 from .objects import ObjectDataset, ObjectTable
 
 _KEYS = re.compile(r'"(images|annotations|categories)"\s*:\s*\[')
+_MINIVAL = re.compile(r"instances_(minival|valminusminival)2014")
 _ANNOTATION_FOLDERS = ("annotations", "annotation", "labels", "ann")
 _NOT_OBJECTS = ("captions", "panoptic", "image_info", "stuff", "sem_", "lvis_caption")
 
@@ -270,8 +271,9 @@ def _existing(
 def find_images(path: Path, names: list[str]) -> Path:
     """The folder beside the annotation file that holds most of (a sample of) the named images."""
     split = split_of(path.stem) or split_of(path.parent.name)
-    token = re.sub(r"^(instances|person_keypoints|annotations|coco)[_-]*", "", path.stem)
-    words = list(dict.fromkeys([token, path.stem] + (spellings(split) if split else [])))
+    token = re.sub(r"^(instances|person_keypoints|annotations|panoptic|coco)[_-]*", "", path.stem)
+    drawn = token.replace("valminusminival", "val").replace("minival", "val")  # images of val2014
+    words = list(dict.fromkeys([token, drawn, path.stem] + (spellings(split) if split else [])))
     bases = [path.parent, path.parent.parent]
     candidates: list[Path] = []
     for base in bases:
@@ -339,7 +341,11 @@ def find(root: Path) -> Layout | None:
     splits = {s: opener(chosen[s], s) for s in ordered_splits(chosen)}
     if not splits:
         splits = {f.stem: opener(f, f.stem) for f in groups[None]}
-    return Layout("COCO", splits, {f.stem: opener(f, f.stem) for files in groups.values() for f in files})
+    alternates = {f.stem: opener(f, f.stem) for files in groups.values() for f in files}
+    for file in groups.get(None, []):
+        if (part := _MINIVAL.fullmatch(file.stem)) is not None:
+            alternates[part[1]] = opener(file, part[1])
+    return Layout("COCO", splits, alternates)
 
 
 def _few_json(folder: Path) -> list[Path]:

@@ -110,6 +110,13 @@ class Dataset(ABC):
         shown = ", ".join(self.categories[:5]) + (", ..." if len(self.categories) > 5 else "")
         return f"{self.name} ({self.format}; {', '.join(self.tasks)}): {', '.join(counts)} [{shown}]"
 
+    def image_labels(self) -> np.ndarray:
+        """(len,) int64, the class of each image; ValueError when an image has none."""
+        labels = [self.annotations(i).label for i in range(len(self))]
+        if None in labels:
+            raise ValueError(f"{self.name}: image {labels.index(None)} has no class of its own")
+        return np.array(labels, np.int64)
+
     def object_count(self) -> int:
         """Number of annotated objects in all images, ignored ones included."""
         return sum(len(self.annotations(i)) for i in range(len(self)))

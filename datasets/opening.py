@@ -6,14 +6,45 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from . import classification, coco, csv, labelme, semantic, voc, yolo
+from . import (
+    ade20k,
+    camvid,
+    cityscapes,
+    classification,
+    coco,
+    coco_panoptic,
+    csv,
+    cub,
+    labelme,
+    online_products,
+    sbd,
+    semantic,
+    voc,
+    yolo,
+)
 from .cleaning import log
 from .dataset import Concatenation, Dataset
 from .files import Layout, has_images, pick_split, sorted_folders, split_of
 
+
+def _coco(root: Path) -> Layout | None:
+    """COCO's objects, and as alternates ``semantic-SPLIT`` the label maps of its panoptic annotations."""
+    layout, panoptic = coco.find(root), coco_panoptic.find(root)
+    if layout is None or panoptic is None:
+        return layout or panoptic
+    layout.alternates = {**layout.alternates, **{f"semantic-{s}": o for s, o in panoptic.splits.items()}}
+    return layout
+
+
 # More specific formats first: a COCO set with a labels folder beside it opens as COCO.
 FORMATS: tuple[Callable[[Path], Layout | None], ...] = (
-    coco.find,
+    cityscapes.find,
+    ade20k.find,
+    camvid.find,
+    sbd.find,
+    cub.find,
+    online_products.find,
+    _coco,
     voc.find,
     yolo.find,
     labelme.find,
@@ -29,7 +60,8 @@ _LOOKED_FOR = """looked for
   LabelMe: *.json with shapes beside the images
   CSV: *.csv with path, xmin, ymin, xmax, ymax, label
   semantic: images/ and masks/ (or labels/, annotations/, semantic/) with *.png
-  class folders: one folder of images a class, with or without train/ val/ above"""
+  class folders: one folder of images a class, with or without train/ val/ above
+  Cityscapes, ADE20K, CamVid, SBD, CUB-200-2011, Stanford Online Products: as published"""
 
 
 def open(path: str | Path, split: str | None = None, *, strict: bool = False) -> Dataset:

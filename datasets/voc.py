@@ -147,6 +147,7 @@ class VOCInstanceDataset(Dataset):
     """
 
     format = "VOC instance"
+    image_folder = "JPEGImages"
 
     def __init__(
         self,
@@ -160,9 +161,9 @@ class VOCInstanceDataset(Dataset):
         self.root, self.name, self.source = Path(root), name, str(root)
         self.tasks = (DETECTION, INSTANCE)
         self.categories = categories
-        self.images = [_image_of(n, self.root / "JPEGImages") for n in names]
+        self.images = [_image_of(n, self.root / self.image_folder) for n in names]
         self.problems = [
-            problem("missing image", f"{self.root}/JPEGImages/{n}", None, "no such image")
+            problem("missing image", f"{self.root}/{self.image_folder}/{n}", None, "no such image")
             for n, image in zip(names, self.images)
             if image is None
         ]
@@ -173,13 +174,21 @@ class VOCInstanceDataset(Dataset):
     def __len__(self) -> int:
         return len(self.names)
 
+    def map_file(self, index: int) -> Path:
+        """The file with the objects of image ``index``."""
+        return self.root / "SegmentationObject" / f"{self.names[index]}.png"
+
+    def maps(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """(height, width) numbers of the objects (0: none, 255: border) and classes (1: the first)."""
+        classes = self.root / "SegmentationClass" / f"{self.names[index]}.png"
+        return read_label_map(self.map_file(index)), read_label_map(classes)
+
     def _objects(self, index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Boxes, labels and masks of image ``index``."""
-        file = f"{self.names[index]}.png"
-        objects = read_label_map(self.root / "SegmentationObject" / file)
-        classes = read_label_map(self.root / "SegmentationClass" / file)
+        objects, classes = self.maps(index)
+        file = self.map_file(index)
         if objects.shape != classes.shape:
-            raise ValueError(f"{self.root}: {file}: class map {classes.shape} and object map {objects.shape} differ")
+            raise ValueError(f"{file}: class map {classes.shape} and object map {objects.shape} differ")
         values = [v for v in np.unique(objects) if v not in (0, 255)]
         masks = np.stack([objects == v for v in values]) if values else np.zeros((0, *objects.shape), bool)
         boxes = np.zeros((len(values), 4), np.float32)
@@ -190,7 +199,7 @@ class VOCInstanceDataset(Dataset):
             inside = classes[mask]
             inside = inside[(inside > 0) & (inside <= len(self.categories))]
             if not len(inside):
-                raise ValueError(f"{self.root}: {file}: object {values[i]} has no class in SegmentationClass")
+                raise ValueError(f"{file}: object {values[i]} has no class in the class map")
             labels[i] = np.bincount(inside).argmax() - 1
         return boxes, labels, masks
 
@@ -203,7 +212,7 @@ class VOCInstanceDataset(Dataset):
             size=masks.shape[1:],
             image_id=self.names[index],
             path=str(self.images[index]),
-            source=str(self.root / "SegmentationObject" / f"{self.names[index]}.png"),
+            source=str(self.map_file(index)),
             areas=masks.sum((1, 2)).astype(np.float32),
         )
 
