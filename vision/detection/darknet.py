@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,11 @@ from ...weights.darknet import Section
 from ...weights.errors import WeightsError
 from .. import boxes as box_ops
 from ..categories import Categories
-from ..model import Detector, ModelInfo, sigmoid, softmax
+from ..model import Detector, ModelInfo
 from ..results import Detections
+from ..sample import Sample
+from .anchor_head import AnchorHead, RegionLoss, YoloLoss
+from .targets import Truth, truth_of
 
 log = logging.getLogger("chainsight")
 
@@ -94,6 +97,19 @@ OPTIONS = {
         "obj_normalizer delta_normalizer max_delta max beta_nms label_smooth_eps objectness_smooth focal_loss "
         "counters_per_class map show_details stopbackward iou_thresh_kind",
     ),
+}
+
+
+# What changes Darknet's losses and has no part in ours, with the values that leave them as they are.
+NOT_LEARNED = {
+    "region": {},
+    "yolo": {
+        "focal_loss": "0",
+        "objectness_smooth": "0",
+        "max_delta": "",
+        "counters_per_class": "",
+        "iou_thresh_kind": "iou",
+    },
 }
 
 
@@ -166,45 +182,6 @@ class GlobalAverage(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.mean(x, (2, 3), True)
-
-
-class AnchorHead(Module):
-    """What the numbers mean that a [yolo] or [region] section gets for each anchor of each cell.
-
-    ``anchors`` (k, 2) are widths and heights in pixels of the network's input. Of each anchor there are the centre x, y
-    within its cell, the logarithms of width and height, the objectness and the classes; ``exclusive`` classes go
-    through a softmax. A centre may reach over its cell by ``reach`` - 1 of its size. With ``plain`` the numbers are
-    probabilities already, and the sides are squares of twice them (YOLOv4-CSP's "new_coords").
-    """
-
-    def __init__(self, anchors: np.ndarray, reach: float = 1.0, plain: bool = False, exclusive: bool = False) -> None:
-        self.anchors, self.reach, self.plain, self.exclusive = anchors, reach, plain, exclusive
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x
-
-    def decode(
-        self, values: np.ndarray, size: tuple[int, int], threshold: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Boxes (n, 4) xyxy in pixels of an input (height, width), scores (n,) and classes (n,).
-
-        ``values`` (anchors * (5 + classes), h, w) is what the section got. Each anchor of each cell gives a box for
-        every class whose product with the objectness exceeds the threshold.
-        """
-        _, rows, columns = values.shape
-        cells = values.reshape(len(self.anchors), -1, rows, columns)
-        activate = np.asarray if self.plain else sigmoid
-        objectness = activate(cells[:, 4])
-        anchor, i, j = np.nonzero(objectness > threshold)  # the others cannot reach it
-        found = cells[anchor, :, i, j]
-        classes = softmax(found[:, 5:]) if self.exclusive else activate(found[:, 5:])
-        scores = objectness[anchor, i, j][:, None] * classes
-        row, slot = np.nonzero(scores > threshold)
-        centre = activate(found[:, :2]) * np.float32(self.reach) - np.float32((self.reach - 1) / 2)
-        cell = np.array([size[1] / columns, size[0] / rows], np.float32)
-        grown = (2 * found[:, 2:4]) ** 2 if self.plain else np.exp(found[:, 2:4])
-        boxes = np.concatenate([(centre + np.stack([j, i], 1)) * cell, grown * self.anchors[anchor]], 1)
-        return box_ops.cxcywh_to_xyxy(boxes.astype(np.float32))[row], scores[row, slot], slot
 
 
 class Network(Module):
@@ -425,8 +402,18 @@ def _yolo(section: Section, shape: Shape, outputs: int) -> AnchorHead:
     if section.text("nms_kind", "default") not in ("default", "greedynms"):
         raise section.error("expected nms_kind=greedynms, the only one that is supported", "nms_kind")
     _check_input(section, shape, len(mask), outputs)
-    plain = bool(section.integer("new_coords", 0))
-    return AnchorHead(_anchors(section, count)[mask], section.number("scale_x_y", 1), plain)
+    anchors, plain = _anchors(section, count), bool(section.integer("new_coords", 0))
+    kind = section.text("iou_loss", "mse").lower()
+    if kind not in ("mse", "iou", "giou", "diou", "ciou"):
+        raise section.error(f"expected iou_loss to be mse, iou, giou, diou or ciou, got {kind}", "iou_loss")
+    defaults = (("iou_normalizer", 0.75), ("obj_normalizer", 1), ("cls_normalizer", 1))
+    weights = [section.number("delta_normalizer", 1) * section.number(name, value) for name, value in defaults]
+    thresholds = [
+        section.number(name, x) for name, x in (("ignore_thresh", 0.5), ("truth_thresh", 1), ("iou_thresh", 1))
+    ]
+    smoothing = section.number("label_smooth_eps", 0)
+    loss = YoloLoss(anchors, mask, tuple(thresholds), kind, tuple(weights), smoothing)  # type: ignore[arg-type]
+    return AnchorHead(anchors[mask], loss, section.number("scale_x_y", 1), plain)
 
 
 def _region(section: Section, shape: Shape, outputs: int, size: tuple[int, int]) -> AnchorHead:
@@ -436,7 +423,11 @@ def _region(section: Section, shape: Shape, outputs: int, size: tuple[int, int])
         raise section.error("expected coords=4, the only number that is supported", "coords")
     _check_input(section, shape, count, outputs)
     cell = np.array([size[1] / shape[2], size[0] / shape[1]], np.float32)
-    return AnchorHead(_anchors(section, count) * cell, exclusive=bool(section.integer("softmax", 0)))
+    names = ("coord_scale", "object_scale", "noobject_scale", "class_scale")
+    scales: Any = tuple(section.number(name, 1) for name in names)
+    rescore, bias_match = (bool(section.integer(name, 0)) for name in ("rescore", "bias_match"))
+    loss = RegionLoss(scales, section.number("thresh", 0.5), rescore, bias_match)
+    return AnchorHead(_anchors(section, count) * cell, loss, exclusive=bool(section.integer("softmax", 0)))
 
 
 class Stretch:
@@ -452,6 +443,10 @@ class Stretch:
     def to_photo(self, boxes: np.ndarray, image_size: tuple[int, int]) -> np.ndarray:
         """Boxes (n, 4) of the input, in the photo of ``image_size`` (height, width)."""
         return box_ops.scale(boxes, self.size, image_size)
+
+    def to_input(self, boxes: np.ndarray, image_size: tuple[int, int]) -> np.ndarray:
+        """Boxes (n, 4) of the photo of ``image_size`` (height, width), in the input."""
+        return box_ops.scale(boxes, image_size, self.size)
 
 
 class Letterbox:
@@ -481,8 +476,16 @@ class Letterbox:
 
     def to_photo(self, boxes: np.ndarray, image_size: tuple[int, int]) -> np.ndarray:
         """Boxes (n, 4) of the input, in the photo of ``image_size`` (height, width); the centres of both are one."""
-        middle, own = (np.array([width, height] * 2, np.float32) / 2 for height, width in (self.size, image_size))
-        return box_ops.scale(boxes - middle, self.fitted(image_size), image_size) + own
+        return box_ops.scale(boxes - _middle(self.size), self.fitted(image_size), image_size) + _middle(image_size)
+
+    def to_input(self, boxes: np.ndarray, image_size: tuple[int, int]) -> np.ndarray:
+        """Boxes (n, 4) of the photo of ``image_size`` (height, width), in the input."""
+        return box_ops.scale(boxes - _middle(image_size), image_size, self.fitted(image_size)) + _middle(self.size)
+
+
+def _middle(size: tuple[int, int]) -> np.ndarray:
+    """The middle x, y, x, y of an image (height, width)."""
+    return np.array([size[1], size[0]] * 2, np.float32) / 2
 
 
 class Darknet(Detector):
@@ -508,9 +511,46 @@ class Darknet(Detector):
         self.resize: Stretch | Letterbox = (Letterbox if boxed else Stretch)(self.network.size)
         self.class_layers = tuple(f"network.layers.{i - 1}.conv." for i in self.network.heads)
         self.inside = True  # boxes end at the photo's edges
+        options = ((s, option) for s in sections for option in NOT_LEARNED.get(s.kind, ()) if option in s.options)
+        self.not_learned = [f"{k}={s.options[k]}" for s, k in options if s.options[k] != NOT_LEARNED[s.kind][k]]
 
     def forward(self, x: Tensor) -> list[Tensor]:
         return self.network(x)  # type: ignore[no-any-return]
+
+    def losses(self, samples: Sequence[Sample], rng: np.random.Generator) -> dict[str, Tensor]:
+        """The "box", "objectness" and "class" losses of a batch; training minimises their sum.
+
+        They are Darknet's, by the options of the `.cfg`: see `RegionLoss` and `YoloLoss`. A warning in the log names
+        those that are not followed.
+        """
+        if self.not_learned:
+            log.warning("%s: training does not follow %s of the .cfg", self.name, ", ".join(self.not_learned))
+            self.not_learned = []  # said once
+        inputs, truths = [], []
+        for sample in samples:
+            x = self.resize(sample.image)
+            x /= 255
+            inputs.append(x.transpose(2, 0, 1))
+            boxes = np.zeros((0, 4), np.float32) if sample.boxes is None else sample.boxes
+            boxes = self.resize.to_input(boxes, sample.size)
+            truths.append(truth_of(sample, self.categories, box_ops.clip(boxes, self.network.size)))
+        return self.losses_of(self(Tensor(np.stack(inputs))), truths)
+
+    def losses_of(self, maps: Sequence[Tensor], truths: Sequence[Truth]) -> dict[str, Tensor]:
+        """The losses of what the heads got about n images, (n, anchors * (5 + classes), h, w): the sums, by image."""
+        heads = [self.network.layers[i] for i in self.network.heads]
+        parts = [head.loss(head, x, truths, self.network.size) for head, x in zip(heads, maps, strict=True)]
+        names = ("box", "objectness", "class")
+        return {name: sum(of_heads, Tensor(0.0)) / len(truths) for name, of_heads in zip(names, zip(*parts))}
+
+    def load_state_dict(self, state: Mapping[str, np.ndarray], strict: bool = True) -> None:
+        """As `Module.load_state_dict`; weights that do not say how long they trained are past the first batches."""
+        trained = {
+            f"{name}.num_batches_tracked": np.array(module.burn_in)
+            for name, module in self.named_modules()
+            if isinstance(module, RegionLoss)
+        }
+        super().load_state_dict({**trained, **state}, strict)
 
     def read(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """The arrays of a file by name, also of a `.weights` file."""

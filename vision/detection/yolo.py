@@ -35,13 +35,15 @@ def _region(anchors: Sequence[float], classes: int) -> list[str]:
     listed = ",".join(map(str, anchors))
     count = len(anchors) // 2
     section = f"[region]\nanchors={listed}\nnum={count}\nclasses={classes}\ncoords=4\nsoftmax=1"
+    section += "\nbias_match=1\nrescore=1\nobject_scale=5\nthresh=.6"
     return [_head(count, classes), section]
 
 
 def _yolo(mask: str, classes: int) -> list[str]:
     """One of YOLOv3's heads; anchors are widths and heights in pixels."""
     anchors = "10,13, 16,30, 33,23, 30,61, 62,45, 59,119, 116,90, 156,198, 373,326"
-    return [_head(3, classes), f"[yolo]\nmask={mask}\nanchors={anchors}\nnum=9\nclasses={classes}"]
+    section = f"[yolo]\nmask={mask}\nanchors={anchors}\nnum=9\nclasses={classes}\nignore_thresh=.5\niou_normalizer=1"
+    return [_head(3, classes), section]
 
 
 def _v2(classes: int) -> list[str]:

@@ -11,6 +11,7 @@ from chainsight import cli
 from chainsight.core import Tensor, no_grad
 from chainsight.vision import boxes as box_ops
 from chainsight.vision.detection.darknet import Letterbox, Stretch
+from chainsight.vision.sample import Sample
 from chainsight.weights.categories import COCO_80
 
 FOLDER = Path(__file__).resolve().parents[2] / "goldens" / "darknet"
@@ -209,9 +210,91 @@ def test_letter_box_of_the_cfg(files):
     assert isinstance(chainsight.load("darknet", weights=files("v3", "[net]", "[net]\nletter_box=1")).resize, Letterbox)
 
 
-def test_says_that_it_cannot_be_trained(files):
-    with pytest.raises(NotImplementedError, match="cannot be trained yet"):
-        chainsight.load("darknet", weights=files()).losses([], np.random.default_rng(0))
+def scene(boxes, labels=None):
+    boxes = np.array(boxes, np.float32).reshape(-1, 4)
+    image = np.random.default_rng(5).integers(0, 255, (60, 80, 3), np.uint8)
+    return Sample(image, boxes=boxes, labels=np.array([0] * len(boxes) if labels is None else labels), source="a.jpg")
+
+
+@pytest.mark.parametrize("name", CFGS)
+def test_every_parameter_learns(name, files):
+    model = chainsight.load("darknet", weights=files(name)).train()
+    batch = [scene([[4, 6, 40, 30], [10, 20, 30, 60], [2, 2, 12, 14]], [0, 1, 1]), scene([[0, 0, 80, 60]]), scene([])]
+    losses = model.losses(batch, np.random.default_rng(0))
+    assert list(losses) == ["box", "objectness", "class"]
+    sum(losses.values(), Tensor(0.0)).backward()
+    assert [n for n, p in model.named_parameters() if p.grad is None or not np.any(p.grad.data)] == []
+
+
+@pytest.mark.parametrize("name", CFGS)
+def test_images_without_objects_teach_their_background(name, files):
+    model = chainsight.load("darknet", weights=files(name)).train()
+    losses = model.losses([scene([]), scene([[5, 5, 5, 30]])], np.random.default_rng(0))
+    assert losses["box"].item() == losses["class"].item() == 0
+    assert losses["objectness"].item() > 0
+
+
+@pytest.mark.parametrize("name", ["v2", "v4", "csp"])  # the third has a dropout
+def test_a_batch_twice_has_the_same_losses(name, files):
+    model = chainsight.load("darknet", weights=files(name)).train()
+    batch = [scene([[4, 6, 40, 30], [10, 20, 30, 60]], [0, 1]), scene([[0, 0, 80, 60]])]
+    once, twice = (model.losses(samples, np.random.default_rng(0)) for samples in (batch, batch * 2))
+    assert {k: v.item() for k, v in twice.items()} == pytest.approx({k: v.item() for k, v in once.items()}, rel=1e-5)
+
+
+def test_wrong_annotations_are_named(files):
+    model = chainsight.load("darknet", weights=files()).train()
+    with pytest.raises(ValueError, match=r"a\.jpg: expected labels 0 to 2, got \[3\]"):
+        model.losses([scene([[5, 5, 30, 30]], [3])], np.random.default_rng(0))
+    with pytest.raises(ValueError, match=r"a\.jpg: box 0 is not finite"):
+        model.losses([scene([[5, 5, np.nan, 30]])], np.random.default_rng(0))
+
+
+def test_boxes_go_to_the_input_and_back():
+    boxes = np.array([[30, 20, 150, 60], [0, 0, 300, 100]], np.float32)
+    for resize in (Stretch((64, 96)), Letterbox((64, 96)), Letterbox((640, 640)), Letterbox((640, 640), enlarge=False)):
+        there = resize.to_input(boxes, (100, 300))
+        assert np.abs(resize.to_photo(there, (100, 300)) - boxes).max() < 1e-3
+    assert Stretch((50, 150)).to_input(boxes, (100, 300)).tolist() == (boxes / 2).tolist()
+
+
+def test_options_that_training_does_not_follow_are_named_once(files, caplog):
+    model = chainsight.load("darknet", weights=files("v4", "beta_nms=0.6", "beta_nms=0.6\nmax_delta=5\nfocal_loss=0"))
+    assert "does not follow" not in caplog.text
+    for _ in range(2):
+        model.losses([scene([])], np.random.default_rng(0))
+    assert caplog.text.count("darknet: training does not follow max_delta=5 of the .cfg") == 1
+    assert "focal_loss" not in caplog.text
+    with pytest.raises(chainsight.WeightsError, match=r"line 40: \[yolo\] expected iou_loss to be mse, .* got l2"):
+        chainsight.load("darknet", weights=files("v4", "beta_nms=0.6", "beta_nms=0.6\niou_loss=l2"))
+
+
+def test_options_of_the_losses(files):
+    extra = (
+        "iou_loss=CIoU\niou_normalizer=0.1\ndelta_normalizer=2\nlabel_smooth_eps=0.1\ntruth_thresh=.9\niou_thresh=.3"
+    )
+    model = chainsight.load("darknet", weights=files("v4", "beta_nms=0.6", extra))
+    loss = model.network.layers[model.network.heads[0]].loss
+    assert loss.weights == (0.2, 2, 2)
+    assert (loss.kind, loss.smoothing) == ("ciou", 0.1)
+    assert (loss.ignore, loss.truth, loss.iou_thresh) == (0.5, 0.9, 0.3)
+    assert loss.mask == (1, 2, 3)
+    assert loss.sizes.tolist() == [[7, 9], [12, 10], [20, 30], [50, 40]]
+    loss = chainsight.load("darknet", weights=files("v3")).network.layers[12].loss
+    assert loss.weights == (0.75, 1, 1)
+    assert (loss.kind, loss.ignore, loss.truth, loss.iou_thresh) == ("mse", 0.7, 1, 1)
+
+
+def test_the_count_of_batches_is_saved(files, tmp_path):
+    model = chainsight.load("darknet", weights=files("v2"))
+    loss = model.network.layers[model.network.heads[0]].loss
+    assert loss.num_batches_tracked.numpy() == loss.burn_in  # weights from a file have trained before
+    fresh = chainsight.vision.detection.darknet.Darknet(CFGS["v2"], model.categories)
+    fresh.name = "darknet"
+    fresh.train().losses([scene([[4, 6, 40, 30]])], np.random.default_rng(0))
+    fresh.save(tmp_path / "model.safetensors")
+    back = chainsight.load(tmp_path / "model.safetensors")
+    assert back.network.layers[model.network.heads[0]].loss.num_batches_tracked.numpy() == 1
 
 
 def test_real_weights_on_the_command_line(shared, tmp_path, capsys):
