@@ -40,7 +40,7 @@ def test_what_was_compared_is_of_models_of_the_zoo():
 
 def test_an_unknown_model_brings_similar_names():
     with pytest.raises(ValueError, match=r"did you mean maskrcnn_resnet50_fpn or .*`chainsight models` lists all"):
-        chainsight.card("mask-rcnn_resnet50")
+        chainsight.card("mask-rcnn_resnet50_fpn")
     with pytest.raises(ValueError, match=r"'qqq': `chainsight models` lists all \d+$"):
         chainsight.card("qqq")
     with pytest.raises(ValueError, match="fasterrcnn_resnet50_fpn") as error:
