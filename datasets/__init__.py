@@ -1,4 +1,4 @@
-"""Data sets of every common format behind one type: `open` one, `check` it, `convert` it, download the published ones."""
+"""Data sets of every common format behind one type: `open` one, `check` it, `convert` it; download published ones."""
 
 from .check import CheckReport, check, run_check
 from .classification import ClassificationDataset
