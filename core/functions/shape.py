@@ -149,6 +149,9 @@ class Concatenate(Function):
         self.sizes = [a.shape[axis] for a in arrays]
         return get_namespace(arrays[0]).concatenate(arrays, axis=axis)
 
+    def into(self, count: int, *arrays: Array) -> None:
+        np.concatenate(arrays[1:], axis=self.axis, out=arrays[0])  # copied once, not twice
+
     def backward(self, gy: Tensor) -> tuple[Tensor, ...]:
         return tuple(split(gy, self.sizes, self.axis))
 
