@@ -26,7 +26,7 @@ from ..sample import Sample
 from .anchors import DefaultBoxes
 from .resizing import FixedResize
 from .rpn import top_indices
-from .targets import BACKGROUND, Truth, hardest, match_and_claim_best, truth_of
+from .targets import BACKGROUND, Truth, hardest, match_and_claim_best, match_and_claim_in_turn, truth_of
 
 
 class MapModules(Module):
@@ -80,6 +80,7 @@ class SSD(Detector):
         self.score_threshold, self.nms_threshold = 0.01, 0.45
         self.per_class, self.limit = 400, 200  # None is all
         self.inside = True  # boxes end at the photo's edges
+        self.match = match_and_claim_best
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, np.ndarray]:
         """Class logits (n, boxes, classes), codes (n, boxes, 4) and the default boxes (boxes, 4)."""
@@ -139,7 +140,7 @@ class SSD(Detector):
         rows, targets, at, wanted = [], [], [], []
         surprise = -F.log_softmax(logits.detach(), 2).numpy()[:, :, 0]
         for i, truth in enumerate(truths):
-            matches = match_and_claim_best(anchors, truth, 0.5)
+            matches = self.match(anchors, truth, 0.5)
             objects = np.flatnonzero(matches >= 0)
             background = hardest(surprise[i], matches == BACKGROUND, 3 * len(objects))
             start = i * len(anchors)
@@ -268,6 +269,7 @@ def _chainercv(
     model = _vgg16(categories, blocks, DefaultBoxes(ratios, scales, steps, math.inf), resize)
     model.per_class = model.limit = None
     model.inside = False
+    model.match = match_and_claim_in_turn
     return model
 
 

@@ -100,6 +100,26 @@ def match_and_claim_best(anchors: np.ndarray, truth: Truth, threshold: float) ->
     return matches
 
 
+def match_and_claim_in_turn(anchors: np.ndarray, truth: Truth, threshold: float) -> np.ndarray:
+    """As `match_and_claim_best`, but no two objects claim one anchor: the greatest overlap of all is given first, then
+    the greatest one of the other objects and anchors, and so on (ChainerCV's SSD, after the original implementation).
+
+    >>> objects = Truth(np.array([[0, 0, 4, 4], [0, 0, 4, 5]], np.float32), np.array([1, 2]), np.zeros((0, 4)))
+    >>> match_and_claim_in_turn(np.array([[0, 0, 4, 4], [0, 0, 4, 1.0]]), objects, 0.5)
+    array([0, 1])
+    """
+    ious = _overlaps(anchors, truth)
+    matches, _ = _match(ious, anchors, truth, threshold, threshold)
+    left = np.round(ious.T, 5)  # equals stay equal, whatever the rounding of the anchors: the first one wins
+    for _ in range(min(left.shape)):
+        anchor, i = np.unravel_index(left.argmax(), left.shape)
+        if left[anchor, i] <= 1e-6:
+            break
+        matches[anchor] = i
+        left[anchor], left[:, i] = 0, 0
+    return matches
+
+
 def _overlaps(anchors: np.ndarray, truth: Truth) -> np.ndarray:
     """The IoU (objects, anchors)."""
     return box_ops.iou(truth.boxes, anchors)

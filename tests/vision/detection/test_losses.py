@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from chainsight.core import Tensor
+from chainsight.core import Parameter, Tensor
+from chainsight.core.layers import init
 from chainsight.vision import models
 from chainsight.vision.categories import Categories
 from chainsight.vision.detection import faster_rcnn, nanodet, ssd
@@ -29,6 +30,7 @@ def module(path):
 
 
 seeded, objects = module(GOLDENS / "seeded.py"), module(GOLDENS / "training" / "objects.py")
+scenes = module(GOLDENS / "chainercv" / "ssd_scenes.py")
 LOSSES = json.loads((GOLDENS / "training" / "losses.json").read_text())
 
 
@@ -99,6 +101,25 @@ def test_ssdlite_equals_torchvision():
     losses = model.losses(samples(model), RNG)
     # A hard-swish or ReLU6 at its kink decides by rounding: torch's own gradients move by 0.6 % in float64.
     check(model, losses, golden, {"class": "classification", "box": "bbox_regression"}, body=0.03)
+
+
+@pytest.mark.parametrize(("name", "seed"), scenes.CASES)
+def test_multibox_loss_equals_chainercv(name, seed):
+    """Crowded objects too, of which no two claim one default box."""
+    golden = json.loads((GOLDENS / "chainercv" / "ssd_losses.json").read_text())[f"{name} {seed}"]
+    size, maps = int(name[3:]), {"ssd300": (38, 19, 10, 5, 3, 1), "ssd512": (64, 32, 16, 8, 4, 2, 1)}[name]
+    with init.skip_init():
+        model = getattr(ssd, name)(Categories.with_background([str(k) for k in range(20)]))
+    anchors = model.default_boxes([(side, side) for side in maps], (size, size))
+    none = np.zeros((0, 4), np.float32)
+    truths = [Truth(boxes, labels + 1, none) for boxes, labels in zip(*scenes.scene(size, seed))]
+    assert [int((model.match(anchors, truth, 0.5) >= 0).sum()) for truth in truths] == golden["claimed"]
+    codes, logits = scenes.outputs(len(anchors), seed)
+    codes, logits = Parameter(codes[..., [1, 0, 3, 2]]), Parameter(logits)
+    losses = model.losses_of(logits, codes, anchors, truths)
+    assert {k: v.item() for k, v in losses.items()} == pytest.approx({k: golden[k] for k in losses}, rel=1e-5)
+    total(losses).backward()
+    assert [float(np.linalg.norm(p.grad.data)) for p in (codes, logits)] == pytest.approx(golden["norms"], rel=1e-5)
 
 
 @pytest.mark.parametrize("scale", [0.5, 3.0])

@@ -10,6 +10,7 @@ from chainsight.vision.detection.targets import (
     hardest,
     match,
     match_and_claim_best,
+    match_and_claim_in_turn,
     match_and_claim_ties,
     sample_balanced,
 )
@@ -45,6 +46,14 @@ def test_every_object_claims_its_best_anchor():
     assert match_and_claim_best(ANCHORS, objects, 0.5).tolist() == [0, 0, BACKGROUND, 1]
 
 
+def test_objects_claim_anchors_in_turn():
+    objects = truth([[0, 0, 10, 9], [0, 0, 10, 10], [50, 50, 60, 60], [80, 80, 90, 90]])
+    # The second fits the first anchor best of all; the first one is left the next, the last overlaps none.
+    assert match_and_claim_in_turn(ANCHORS, objects, 0.5).tolist() == [1, 0, BACKGROUND, 2]
+    assert match_and_claim_in_turn(ANCHORS[:1], objects, 0.5).tolist() == [1]
+    assert match_and_claim_in_turn(ANCHORS, truth([]), 0.5).tolist() == [BACKGROUND] * 4
+
+
 def test_ignored_regions_take_background_but_no_object():
     objects = truth([[0, 0, 10, 10]], ignored=[[0, 0, 10, 10], [50, 50, 60, 54]])
     assert match(ANCHORS, objects, 0.7, 0.3).tolist() == [0, NEITHER, NEITHER, BACKGROUND]  # 40 % is too little
@@ -52,6 +61,7 @@ def test_ignored_regions_take_background_but_no_object():
     for found in (
         match(ANCHORS, only_crowd, 0.7, 0.3),
         match_and_claim_best(ANCHORS, only_crowd, 0.5),
+        match_and_claim_in_turn(ANCHORS, only_crowd, 0.5),
         match_and_claim_ties(ANCHORS, only_crowd, 0.7, 0.3),
         adaptive_match([ANCHORS], only_crowd, 9),
     ):
