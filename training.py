@@ -24,6 +24,7 @@ from .core.optimizers import AdamW, Cosine, Warmup, WeightAverage
 from .core.training import Loader, NotFiniteError, Step, Training, train
 from .datasets import Dataset
 from .datasets import open as open_dataset
+from .datasets.dataset import CLASSIFICATION, DETECTION, INSTANCE, KEYPOINTS, SEMANTIC
 from .evaluating import evaluate
 from .evaluations.runner import versions, write_text
 from .vision.detection.keypoint_rcnn import KeypointRCNN
@@ -41,6 +42,13 @@ log = logging.getLogger("chainsight")
 
 CHECKPOINT = "checkpoint.safetensors"
 SAVE_SECONDS = 300  # at least so often
+TASK_OF_MODEL = {
+    "classification": CLASSIFICATION,
+    "detection": DETECTION,
+    "instance segmentation": INSTANCE,
+    "keypoint detection": KEYPOINTS,
+    "semantic segmentation": SEMANTIC,
+}
 EPOCH_SECONDS = 20  # after an epoch, if the last time is so long ago; and at the end
 MUST_AGREE = (
     "model",
@@ -115,9 +123,9 @@ def fit(
 
     A model of keypoints gets a new last layer where the data have another number of them.
 
-    Raises ValueError for data without images or with other classes than the model's, for a folder that holds a run
-    already, and for a run to be resumed with other settings; NotFiniteError, after saving the batch in the folder, for
-    a loss that is not finite.
+    Raises ValueError for data without images, without what the model learns (masks, say) or with other classes than the
+    model's, for a folder that holds a run already, and for a run to be resumed with other settings; NotFiniteError,
+    after saving the batch in the folder, for a loss that is not finite.
 
     >>> import tempfile, chainsight as cs
     >>> scenes = cs.datasets.ShapeScenes(4, size=64)
@@ -128,6 +136,10 @@ def fit(
     """
     data = _open(train)
     held_out = None if valid is None else _open(valid)
+    if type(model).losses is Model.losses:
+        model.losses([], np.random.default_rng(seed))  # says that it cannot be trained, before there is a folder
+    for dataset in (data,) if held_out is None else (data, held_out):
+        _fits_task(model, dataset)
     labels = _label_table(model, data)
     if labels is None and model.categories.ids is None and data.category_ids is not None:
         model.categories = replace(model.categories, ids=tuple(data.category_ids))  # saved, and written on export
@@ -226,6 +238,18 @@ def _open(data: Dataset | str) -> Dataset:
     if not len(dataset):
         raise ValueError(f"{dataset.name}: expected images to train on, got none")
     return dataset
+
+
+def _fits_task(model: Model[Any], data: Dataset) -> None:
+    """Refuse data without what the model learns before a folder or a run is begun."""
+    if model.name not in MODELS or TASK_OF_MODEL[MODELS[model.name].task] in data.tasks:
+        return
+    fitting = [name for name, task in TASK_OF_MODEL.items() if task in data.tasks]
+    raise ValueError(
+        f"{model.name} learns {MODELS[model.name].task}, {data.name} has annotations of "
+        f"{', '.join(data.tasks) or 'nothing'}"
+        + (f": `chainsight models --task {fitting[-1]!r}` lists models of such data" if fitting else "")
+    )
 
 
 def _label_table(model: Model[Any], data: Dataset) -> np.ndarray | None:

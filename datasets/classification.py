@@ -9,7 +9,7 @@ import numpy as np
 
 from ..vision.image import read_image
 from ..vision.sample import Sample
-from .cleaning import problem, report
+from .cleaning import log, problem, report
 from .dataset import CLASSIFICATION, Annotations, Dataset
 from .files import IMAGE_FOLDERS, IMAGE_SUFFIXES, Layout, has_images, header_size, sorted_folders, split_folders
 
@@ -79,9 +79,17 @@ def _classes(folder: Path) -> list[str]:
 
 
 def find(root: Path) -> Layout | None:
-    """Class folders in each split folder, or in ``root``; all splits have the classes of all."""
+    """Class folders in each split folder, or in ``root``; all splits have the classes of all.
+
+    Raises ValueError where a folder of images with a split's name (a class "train"?) lies beside class folders.
+    """
+    named = {folder.name for folder in split_folders(root).values()}
+    beside = [name for name in _classes(root) if name not in named]
     classes = {split: (folder, found) for split, folder in split_folders(root).items() if (found := _classes(folder))}
     if classes:
+        if beside:
+            splits = ", ".join(folder.name for folder, _ in classes.values())
+            log.warning("%s: %s taken for splits, images of %s left out", root, splits, ", ".join(beside))
         union = sorted({name for _, found in classes.values() for name in found})
         return Layout(
             "class folders",
@@ -91,6 +99,11 @@ def find(root: Path) -> Layout | None:
             },
         )
     found = _classes(root)
-    if len(found) > 1 and not split_folders(root):
+    if beside and (unclear := sorted(named & set(found))):
+        raise ValueError(
+            f"{root}: {', '.join(unclear)} could be a class like {', '.join(beside[:5])}, or a split without classes: "
+            "rename it, or put the class folders into train/ and val/"
+        )
+    if len(found) > 1 and not named:
         return Layout("class folders", {"all": partial(ClassificationDataset, root, found, name=root.name)})
     return None

@@ -17,6 +17,7 @@ from chainsight.datasets import ShapeScenes
 from chainsight.vision.sample import Sample
 from chainsight.vision.transforms import HorizontalFlip
 from chainsight.weights.readers import read
+from PIL import Image
 
 SCENES = ShapeScenes(6, size=64, seed=3)
 
@@ -261,3 +262,25 @@ def test_what_cannot_be_trained(whole, tmp_path):
     broken = Sample(SCENES[0].image, boxes=np.array([[np.nan, 0, 5, 5]]))
     with pytest.raises(ValueError, match="box 0 is not finite"):
         model().losses([broken], np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("name", ["maskrcnn_resnet50_fpn", "keypointrcnn_resnet50_fpn", "lraspp_mobilenet_v3_large"])
+def test_data_without_what_the_model_learns_leave_no_run(tmp_path, name):
+    """Otherwise the second try, with the right data, finds a run in its folder."""
+    source = tmp_path / "data"
+    (source / "images").mkdir(parents=True)
+    Image.fromarray(SCENES[0].image).save(source / "images" / "a.png")
+    (source / "boxes.csv").write_text("path,xmin,ymin,xmax,ymax,label\nimages/a.png,1,2,30,40,circle\n")
+    made = cs.load(name, weights=None, categories=("circle",))
+    with pytest.raises(
+        ValueError, match=r"boxes\S* has annotations of detection: `chainsight models --task 'detection'`"
+    ):
+        training.fit(made, str(source / "boxes.csv"), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_without_losses_leaves_no_run(tmp_path):
+    made = cs.load("mobilenet_v3_small", weights=None, categories=SCENES.categories)
+    with pytest.raises(NotImplementedError, match="cannot be trained yet"):
+        training.fit(made, SCENES, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

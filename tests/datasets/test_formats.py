@@ -401,3 +401,18 @@ def test_layouts_of_well_known_downloads(trees):
         found = datasets.open(trees.root / name, split)
         assert (found.format, found.categories, len(found)) == (kind, classes, 1)
         np.testing.assert_allclose(found[0].boxes, [box], atol=1e-4)
+
+
+@pytest.mark.parametrize("word", ["train", "val", "Testing"])
+def test_a_class_with_a_splits_name_is_never_taken_for_a_split_silently(trees, caplog, word):
+    for name in (word, "bus", "car"):
+        trees.image(f"flat/{name}/a.png")
+        trees.image(f"nested/{name}/steam/a.png" if name == word else f"nested/{name}/a.png")
+    with pytest.raises(ValueError, match=rf"{word} could be a class like bus, car, or a split without classes"):
+        datasets.open(trees.root / "flat")
+    datasets.open(trees.root / "nested")
+    assert f"{word} taken for splits, images of bus, car left out" in caplog.text
+    for split in ("train", "val"):  # below splits every name is a class
+        for name in (word, "bus"):
+            trees.image(f"split/{split}/{name}/a.png")
+    assert datasets.open(trees.root / "split", "val").categories == tuple(sorted((word, "bus")))
