@@ -12,6 +12,8 @@ the same inputs, and their outputs are compared with ours before any time is bel
 - `training`: one SGD step of ResNet-50, batch 8;
 - `ssdlite-training`, `fasterrcnn-training`: one SGD step of a detector on photos and their objects, from the arrays to
   the updated weights: SSDLite, batch 8, and Faster R-CNN on MobileNetV3 at 320 pixels, batch 2;
+- `MODEL-network` for ssd300_vgg16, fcn_resnet50, yolox_s and others (`NETWORKS`), left out unless asked for: the
+  network alone, without preparing the photo and selecting boxes, against ONNX Runtime and OpenVINO;
 - the name of any of torchvision's detectors, segmentation models and some of its classifiers, left out unless asked
   for: the whole predict call on the same photo, from the array to the boxes, label map or probabilities.
 
@@ -45,17 +47,21 @@ PAUSE = 0.03  # seconds before each turn: long enough for the last engine's thre
 
 @dataclass(frozen=True)
 class Task:
-    """What is timed: `limit` is the most our time may be of the time of the engine `against`."""
+    """What is timed: `limit` is the most our time may be of the time of the engine `against`.
+
+    A network alone gets images of `size` x `size`.
+    """
 
     name: str
     model: str
     engines: tuple[str, ...]
     against: str
     limit: float
+    size: int = 0
 
 
 TASKS = (
-    Task("network", "resnet50", ("torch", "torch-nhwc", "onnxruntime", "openvino"), "onnxruntime", 1.15),
+    Task("network", "resnet50", ("torch", "torch-nhwc", "onnxruntime", "openvino"), "onnxruntime", 1.15, 224),
     Task("ssdlite", "ssdlite320_mobilenet_v3_large", ("torch",), "torch", 0.7),
     Task("fasterrcnn", "fasterrcnn_resnet50_fpn", ("torch",), "torch", 0.55),
     Task("training", "resnet50", ("torch", "torch-nhwc"), "torch", 0.9),
@@ -90,6 +96,22 @@ PREDICT = tuple(
         "vit_b_16",
     )
 )
+
+
+# Networks alone, without preparing photos and selecting boxes, batch 1.
+NETWORKS = tuple(
+    Task(f"{model}-network", model, ("onnxruntime", "openvino"), "openvino", limit, size)
+    for model, size, limit in (
+        ("mobilenet_v3_large", 224, 1.05),
+        ("nanodet_g", 416, 1.05),
+        ("yolox_nano", 416, 1.05),
+        ("yolox_s", 640, 1.0),
+        ("ssd300_vgg16", 300, 0.6),
+        ("fcn_resnet50", 520, 0.8),
+        ("deeplabv3_mobilenet_v3_large", 520, 1.0),
+    )
+)
+ALL = TASKS + PREDICT + NETWORKS
 
 
 @dataclass
@@ -185,8 +207,9 @@ def agreement(ours: Arrays, theirs: Arrays) -> str:
         name = next(iter(ours))
         if name == "map":
             return f"{(ours[name] == theirs[name]).mean():.2%} of the pixels of one class"
-        difference = np.abs(ours[name] - theirs[name]).max() / max(float(np.abs(theirs[name]).max()), 1e-12)
-        return f"{name} differ by {difference:.1e}"
+        pairs = [(ours[n], theirs[n]) for n in ours]
+        difference = max(float(np.abs(a - b).max() / max(float(np.abs(b).max()), 1e-12)) for a, b in pairs)
+        return f"{name.split()[0]} differ by {difference:.1e}"
     counted = np.isin(theirs["labels"], ours["known"])
     theirs = {name: values[counted] for name, values in theirs.items()}
     a, b = ours["boxes"][:, None], theirs["boxes"][None]
@@ -249,7 +272,7 @@ def table(results: Sequence[Result]) -> str:
             f"{r.task:<{width}}{r.engine:<13}{r.version[:20]:<22}{middle:10.1f}{f'{low:.1f}-{high:.1f}':>16}{share:>9}"
             f"{busy}{r.peak_mb:9.0f}  {r.agreement}"
         )
-    for task in TASKS + PREDICT:
+    for task in ALL:
         mine, its = ours.get(task.name), by_name.get((task.name, task.against))
         if mine and its:
             # by turn: a machine that slows down for a while slows both
@@ -271,15 +294,46 @@ def _boxes(size: tuple[int, ...], generator: np.random.Generator) -> NDArray[np.
     return np.asarray(boxes, np.float32)
 
 
+def settle(model: Any, x: Any) -> None:
+    """Give the batch norms of random weights the statistics of x.
+
+    Otherwise values shrink from layer to layer until biases are all that comes out, and any output equals any other.
+    """
+    from ..core import no_grad
+    from ..core.layers import BatchNorm2d
+
+    norms = [module for _, module in model.named_modules() if isinstance(module, BatchNorm2d)]
+    before = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = 1.0
+    model.train()
+    with no_grad():
+        getattr(model, "logits", model.forward)(x)
+    model.eval()
+    for norm, momentum in zip(norms, before):
+        norm.momentum = momentum
+
+
 def prepare(tasks: Sequence[Task], sources: Mapping[str, str], photo: Path | None, folder: Path) -> None:
     """Write the weights and the inputs for the workers. `sources` names weights (entry or file) by model."""
+    from ..core import Tensor
     from ..vision.image import read_image
     from ..vision.models import load
+    from .graph import Graph, method_of
 
     generator = np.random.default_rng(0)
-    for model_name in {task.model for task in tasks}:
-        state: Any = load(model_name, weights=sources.get(model_name)).state_dict()
+    images: Arrays = {}
+    for model_name in sorted({task.model for task in tasks}):
+        model = load(model_name, weights=sources.get(model_name)).eval()
+        networks = [t for t in tasks if t.model == model_name and t.size]
+        for task in networks:
+            images[task.name] = generator.standard_normal((1, 3, task.size, task.size), np.float32)
+            if model_name not in sources:
+                settle(model, Tensor(np.concatenate([images[task.name], images[task.name][..., ::-1] * 0.5])))
+        state: Any = model.state_dict()
         np.savez(folder / f"{model_name}.npz", **state)
+        for task in networks:
+            Graph(model, Tensor(images[task.name]), method_of(model)).save(folder / f"{task.name}.graph.npz")
     if photo is None:  # noise would give detectors nothing to find, a smooth pattern gives them a little
         y, x = np.mgrid[0:480, 0:640]
         picture = np.stack([(x * y // 97) % 256, (x * 3 + y) // 4 % 256, (y * 5 - x) % 256], 2).astype(np.uint8)
@@ -288,12 +342,12 @@ def prepare(tasks: Sequence[Task], sources: Mapping[str, str], photo: Path | Non
     np.savez(
         folder / "inputs.npz",
         photo=picture,
-        image=generator.standard_normal((1, 3, 224, 224), np.float32),
         batch=generator.standard_normal((8, 3, 224, 224), np.float32),
         targets=np.arange(8) * 100,
         photos=np.stack([np.roll(picture, 40 * i, (0, 1)) for i in range(8)]),
         boxes=_boxes(picture.shape[:2], generator),
         ids=generator.choice([1, 3, 18, 44, 62], (8, OBJECTS)),  # of COCO
+        **images,  # type: ignore[arg-type]
     )
 
 
@@ -303,7 +357,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="chainsight benchmark", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--peer-python", default=sys.executable, help="the interpreter that has the other engines")
-    names = [t.name for t in TASKS + PREDICT]
+    names = [t.name for t in ALL]
     parser.add_argument("--tasks", nargs="+", default=[t.name for t in TASKS], choices=names)
     parser.add_argument("--weights", nargs="+", default=[], metavar="MODEL=SOURCE", help="entry or file; else random")
     parser.add_argument("--photo", type=Path, help="a photo for the detectors; else a pattern of 480 x 640")
@@ -312,7 +366,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
     sources = dict(item.split("=", 1) for item in options.weights)
-    tasks = [t for t in TASKS + PREDICT if t.name in options.tasks]
+    tasks = [t for t in ALL if t.name in options.tasks]
     load_before = os.getloadavg()[0]
     if hasattr(os, "sched_setaffinity"):  # all processes share the same processors, the busy one too
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])

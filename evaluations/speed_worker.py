@@ -2,9 +2,9 @@
 
     PYTHON speed_worker.py ENGINE TASK MODEL FOLDER
 
-FOLDER holds MODEL.npz (the weights by torch's names) and inputs.npz (photo, image, batch, targets, and photos with
-boxes and ids of their objects). The interpreter may
-be any that has the engine: nothing but NumPy is imported until the engine is built.
+FOLDER holds MODEL.npz (the weights by torch's names), TASK.graph.npz (of networks, see `graph.py`) and inputs.npz
+(photo, batch, targets, photos with boxes and ids of their objects, and the images of networks by task). The
+interpreter may be any that has the engine: nothing but NumPy is imported until the engine is built.
 """
 
 import functools
@@ -25,6 +25,11 @@ Arrays = dict[str, NDArray[Any]]
 BATCHES = {"ssdlite-training": 8, "fasterrcnn-training": 2}  # of the tasks that train detectors
 RATE = 1e-4  # of their SGD: the weights may be random, and no loss may run away
 Run = Callable[[], Mapping[str, Any]]
+
+
+def named(outputs: Sequence[Any]) -> Arrays:
+    """The outputs of a network by their numbers."""
+    return {f"output {i}": output for i, output in enumerate(outputs)}
 
 
 class FirstOnes:
@@ -75,11 +80,13 @@ def chainsight_run(task: str, model_name: str, state: Arrays, given: Arrays) -> 
 
         return version, detector_step
     model.eval()
-    if task == "network":
+    if task in given:
+        graph: Any = importlib.import_module("chainsight.evaluations.graph")
 
         def forward() -> Mapping[str, Any]:
             with core.no_grad():
-                return {"logits": core.planned(model, core.Tensor(given["image"])).data}
+                outputs = core.planned(model, core.Tensor(given[task]), graph.method_of(model))
+            return named([t.numpy() for t in graph.tensors(outputs)])
 
         return version, forward
 
@@ -145,8 +152,8 @@ def torch_run(task: str, model_name: str, state: Arrays, given: Arrays, channels
     model.eval()
     torch.set_grad_enabled(False)
     if task == "network":
-        image = torch.from_numpy(given["image"]).to(memory_format=layout)
-        return str(torch.__version__), lambda: {"logits": model(image).numpy()}
+        image = torch.from_numpy(given[task]).to(memory_format=layout)
+        return str(torch.__version__), lambda: named([model(image).numpy()])
 
     prepare, pillow = entry.transforms(), importlib.import_module("PIL.Image")
 
@@ -163,62 +170,46 @@ def torch_run(task: str, model_name: str, state: Arrays, given: Arrays, channels
     return str(torch.__version__), predict
 
 
-def resnet50_graph(state: Arrays, path: Path) -> None:
-    """Write ResNet-50 as an ONNX file (needs the package onnx); engines fold the batch norms themselves."""
+def onnx_file(task: str, folder: Path, path: Path) -> None:
+    """Write the task's graph as an ONNX file (needs the package onnx)."""
     onnx: Any = importlib.import_module("onnx")
-    nodes: list[Any] = []
-
-    def add(kind: str, inputs: Sequence[str], **attributes: Any) -> str:
-        nodes.append(onnx.helper.make_node(kind, list(inputs), [f"v{len(nodes)}"], **attributes))
-        return f"v{len(nodes) - 1}"
-
-    def convolve(x: str, conv: str, norm: str, stride: int = 1) -> str:
-        kernel = state[f"{conv}.weight"].shape[2]
-        y = add("Conv", (x, f"{conv}.weight"), strides=[stride] * 2, pads=[kernel // 2] * 4, kernel_shape=[kernel] * 2)
-        names = (f"{norm}.{k}" for k in ("weight", "bias", "running_mean", "running_var"))
-        return add("BatchNormalization", (y, *names), epsilon=1e-5)
-
-    x = add("Relu", [convolve("input", "conv1", "bn1", 2)])
-    x = add("MaxPool", [x], kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
-    for layer, blocks in enumerate((3, 4, 6, 3), 1):
-        for block in range(blocks):
-            at, stride = f"layer{layer}.{block}", 2 if layer > 1 and block == 0 else 1
-            y = add("Relu", [convolve(x, f"{at}.conv1", f"{at}.bn1")])
-            y = add("Relu", [convolve(y, f"{at}.conv2", f"{at}.bn2", stride)])
-            y = convolve(y, f"{at}.conv3", f"{at}.bn3")
-            shortcut = convolve(x, f"{at}.downsample.0", f"{at}.downsample.1", stride) if block == 0 else x
-            x = add("Relu", [add("Add", (y, shortcut))])
-    x = add("Flatten", [add("GlobalAveragePool", [x])])
-    add("Gemm", (x, "fc.weight", "fc.bias"), transB=1)
-    nodes[-1].output[0] = "output"
-    weights = [onnx.numpy_helper.from_array(v, k) for k, v in state.items() if v.dtype == np.float32]
-    shapes = (("input", [1, 3, 224, 224]), ("output", [1, 1000]))
-    ends = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in shapes]
-    graph = onnx.helper.make_graph(nodes, "resnet50", ends[:1], ends[1:], weights)
-    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8), path)
+    constants = dict(np.load(folder / f"{task}.graph.npz"))
+    graph = json.loads(str(constants.pop("graph")))
+    nodes = [onnx.helper.make_node(kind, ends, [name], **extra) for kind, ends, name, extra in graph["nodes"]]
+    weights = [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()]
+    shape = np.load(folder / "inputs.npz")[task].shape
+    source = onnx.helper.make_tensor_value_info("input", onnx.TensorProto.FLOAT, shape)
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in graph["outputs"]]
+    made = onnx.helper.make_graph(nodes, task, [source], ends, weights)
+    onnx.save(onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 14)], ir_version=8), path)
 
 
-def onnxruntime_run(state: Arrays, given: Arrays, folder: Path) -> tuple[str, Run]:
+def onnxruntime_run(task: str, given: Arrays, folder: Path) -> tuple[str, Run]:
     """ONNX Runtime on the CPU, float32, its own defaults but for the number of threads."""
     runtime: Any = importlib.import_module("onnxruntime")
-    resnet50_graph(state, folder / "onnxruntime.onnx")
+    onnx_file(task, folder, folder / "onnxruntime.onnx")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = int(os.environ["OMP_NUM_THREADS"])
     session = runtime.InferenceSession(folder / "onnxruntime.onnx", options, providers=["CPUExecutionProvider"])
-    return str(runtime.__version__), lambda: {"logits": session.run(None, {"input": given["image"]})[0]}
+    return str(runtime.__version__), lambda: named(session.run(None, {"input": given[task]}))
 
 
-def openvino_run(state: Arrays, given: Arrays, folder: Path) -> tuple[str, Run]:
+def openvino_run(task: str, given: Arrays, folder: Path) -> tuple[str, Run]:
     """OpenVINO on the CPU, pinned to float32: left alone it computes in bfloat16 where the processor can."""
     openvino: Any = importlib.import_module("openvino")
-    resnet50_graph(state, folder / "openvino.onnx")
+    onnx_file(task, folder, folder / "openvino.onnx")
     settings = {
         "INFERENCE_PRECISION_HINT": "f32",
         "INFERENCE_NUM_THREADS": int(os.environ["OMP_NUM_THREADS"]),
         "PERFORMANCE_HINT": "LATENCY",
     }
     compiled = openvino.Core().compile_model(str(folder / "openvino.onnx"), "CPU", settings)
-    return str(openvino.__version__), lambda: {"logits": compiled([given["image"]])[0]}
+
+    def run() -> Mapping[str, Any]:
+        found = compiled([given[task]])
+        return named([found[i] for i in range(len(compiled.outputs))])
+
+    return str(openvino.__version__), run
 
 
 def build(engine: str, task: str, model_name: str, folder: Path) -> tuple[str, Run]:
@@ -228,9 +219,9 @@ def build(engine: str, task: str, model_name: str, folder: Path) -> tuple[str, R
     if engine == "chainsight":
         return chainsight_run(task, model_name, state, given)
     if engine == "onnxruntime":
-        return onnxruntime_run(state, given, folder)
+        return onnxruntime_run(task, given, folder)
     if engine == "openvino":
-        return openvino_run(state, given, folder)
+        return openvino_run(task, given, folder)
     return torch_run(task, model_name, state, given, channels_last=engine == "torch-nhwc")
 
 

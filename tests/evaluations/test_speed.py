@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -141,3 +142,24 @@ def test_table_tells_kept_limits_from_missed_ones() -> None:
 def test_results_can_be_written_as_json() -> None:
     stored = json.dumps(speed.asdict(speed.Result("network", "torch", "1", [0.1])))
     assert json.loads(stored)["seconds"] == [0.1]
+
+
+def test_agreement_of_networks_counts_all_outputs() -> None:
+    ours = {"output 0": np.ones(3), "output 1": np.array([2.0, 4.0])}
+    theirs = {"output 0": np.ones(3), "output 1": np.array([2.0, 4.01])}
+    assert speed.agreement(ours, theirs) == "output differ by 2.5e-03"
+
+
+def test_inputs_of_networks_keep_their_size_through_random_weights(tmp_path: Path) -> None:
+    (task,) = (t for t in speed.NETWORKS if t.name == "mobilenet_v3_large-network")
+    small = replace(task, size=64)
+    speed.prepare([small], {}, None, tmp_path)
+    _, run = speed_worker.build("chainsight", task.name, task.model, tmp_path)
+    outputs = run()
+    assert list(outputs) == ["output 0"]
+    assert outputs["output 0"].shape == (1, 1000)
+    assert outputs["output 0"].std() > 0.01
+    state = dict(np.load(tmp_path / "mobilenet_v3_large.npz"))
+    assert np.abs(state["features.0.1.running_var"] - 1).max() > 0.01  # no longer those of a new layer
+    graph = json.loads(str(np.load(tmp_path / f"{task.name}.graph.npz")["graph"]))
+    assert [kind for kind, *_ in graph["nodes"]].count("Conv") == 62
