@@ -118,18 +118,16 @@ def _parser() -> argparse.ArgumentParser:
         "--model nanodet_g --data boats/@train --valid boats/@val --epochs 20 --out runs/boats",
     )
     train.add_argument("--model", help="a name from `chainsight models`, or a saved model's file")
-    train.add_argument("--weights", default="default", help="a published entry, a file, ENTRY=FILE, or none")
+    train.add_argument("--weights", help="a published entry, a file, ENTRY=FILE, or none")
     train.add_argument("--data", metavar="DATA", help="what to learn from: PATH[@SPLIT] of a data set in any format")
     train.add_argument("--valid", metavar="DATA", help="what to choose the best epoch by: PATH[@SPLIT]")
     train.add_argument("--epochs", type=_count, metavar="N", help="rounds through the data (by the number of images)")
     train.add_argument("--out", type=Path, metavar="RUN", help="the folder for everything (runs/MODEL-1)")
     train.add_argument("--batch-size", type=_count, metavar="N", help="images of a step (by the model)")
     train.add_argument("--lr", type=float, metavar="RATE", help="the learning rate (by the model)")
-    train.add_argument(
-        "--freeze", nargs="+", default=[], metavar="NAME", help="parameters that stay, by how they begin"
-    )
+    train.add_argument("--freeze", nargs="+", metavar="NAME", help="parameters that stay, by how they begin")
     train.add_argument("--patience", type=int, metavar="N", help="stop after so many epochs without a better figure")
-    train.add_argument("--seed", type=int, default=0, metavar="S", help="equal seeds give equal weights (0)")
+    train.add_argument("--seed", type=int, metavar="S", help="equal seeds give equal weights (0)")
     train.add_argument("--threads", type=_threads, metavar="N", help="threads of each operation (all processors)")
     train.add_argument(
         "--resume", nargs="?", const=True, metavar="RUN", help="go on with the run of that folder, or of --out"
@@ -353,6 +351,7 @@ def _train(options: argparse.Namespace) -> int:
         folder = options.out if options.resume is True else Path(options.resume)
         if folder is None:
             raise ValueError("--resume needs the run's folder: --resume RUN")
+        _agrees(options, training.settings_of(folder), folder)
         run = training.resume(folder)
     else:
         missing = [name for name in ("model", "data") if getattr(options, name) is None]
@@ -360,9 +359,9 @@ def _train(options: argparse.Namespace) -> int:
             raise ValueError(f"expected --{' and --'.join(missing)} (or --resume RUN)")
         data = open_dataset(options.data)
         valid = None if options.valid is None else open_dataset(options.valid)
-        weights = None if options.weights == "none" else options.weights
-        seed_generator(options.seed)  # what starts fresh depends on the seed too
-        model = load(options.model, weights=weights, categories=data.categories)
+        weights, seed = options.weights or "default", options.seed or 0
+        seed_generator(seed)  # what starts fresh depends on the seed too
+        model = load(options.model, weights=None if weights == "none" else weights, categories=data.categories)
         run = training.fit(
             model,
             data,
@@ -371,14 +370,30 @@ def _train(options: argparse.Namespace) -> int:
             out=options.out,
             batch_size=options.batch_size,
             lr=options.lr,
-            freeze=options.freeze,
+            freeze=options.freeze or (),
             patience=options.patience,
-            seed=options.seed,
-            notes={"data": options.data, "valid_data": options.valid, "weights": options.weights},
+            seed=seed,
+            notes={"data": options.data, "valid_data": options.valid, "weights": weights},
         )
     print(run)
     print(f"next: chainsight evaluate --model {run.folder / 'best.safetensors'} --data DATA")
     return 0
+
+
+def _agrees(options: argparse.Namespace, settings: dict[str, Any], folder: Path) -> None:
+    """Refuse options beside --resume that the run would not follow."""
+    names = ("weights", "data", "epochs", "batch_size", "lr", "freeze", "patience", "seed")
+    before = {name: settings.get(name) for name in names}
+    before |= {"valid": settings.get("valid_data")}
+    if options.model is not None and not Path(options.model).exists():  # a file says not which model is in it
+        before["model"] = settings["model"]
+    given = {name: getattr(options, name) for name in before if getattr(options, name) is not None}
+    changed = [f"--{n.replace('_', '-')} {before[n]!r}, now {v!r}" for n, v in given.items() if v != before[n]]
+    if changed:
+        raise ValueError(
+            f"{folder}: a resumed run keeps its settings ({'; '.join(changed)}); for others begin a new one: "
+            f"--model {folder / 'best.safetensors'} and another --out"
+        )
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -321,7 +321,7 @@ def _folder(model: Model[Any], out: str | Path | None, resume: bool, settings: d
             raise ValueError(f"{folder}: the run has other settings ({'; '.join(changed)})")
         return folder
     if (folder / CHECKPOINT).exists():
-        raise ValueError(f"{folder} holds a run already: go on with resume=True, or choose another folder")
+        raise ValueError(f"{folder} holds a run already: go on with resume=True (--resume), or choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "settings.json", json.dumps(settings, indent=1) + "\n")
     return folder

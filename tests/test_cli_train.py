@@ -54,3 +54,18 @@ def test_what_is_missing_is_named(tmp_path, capsys):
     assert "--resume needs the run's folder" in capsys.readouterr().err
     assert main(["train", "--resume", str(tmp_path)]) == 2
     assert "there is no run to go on with" in capsys.readouterr().err
+
+
+def test_options_that_a_resumed_run_would_not_follow_are_refused(tmp_path, capsys):
+    settings = {"model": "nanodet_g", "epochs": 3, "batch_size": 2, "lr": 0.001, "freeze": [], "patience": None}
+    settings |= {"seed": 0, "data": "a@train", "valid_data": None, "weights": "default"}
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    (tmp_path / "checkpoint.safetensors").write_bytes(b"")
+    others = {"--model": "ssd300", "--weights": "none", "--data": "b", "--valid": "b", "--epochs": "4"}
+    others |= {"--batch-size": "3", "--lr": "0.5", "--freeze": "backbone.", "--patience": "2", "--seed": "1"}
+    for option, value in others.items():
+        assert main(["train", "--resume", str(tmp_path), option, value]) == 2
+        assert f"a resumed run keeps its settings ({option} " in capsys.readouterr().err
+    command = ["train", "--model", "nanodet_g", "--data", "a@train", "--epochs", "3", "--lr", "1e-3", "--seed", "0"]
+    assert main([*command, "--out", str(tmp_path), "--resume"]) == 2  # it agrees; what fails is the empty checkpoint
+    assert "keeps its settings" not in capsys.readouterr().err
