@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.layers import init
 from ..weights.entry import WeightsEntry
-from .model import CropPreset, ModelInfo
+from .model import CropPreset, ModelInfo, with_fields
 from .models import model_info
 
 VERIFIED = Path(__file__).with_name("data") / "verified.tsv"
@@ -78,7 +78,7 @@ def _preprocessing(info: ModelInfo, entry: WeightsEntry) -> str:
     else:
         with init.skip_init():  # other models know it themselves, without values in their parameters
             model: Any = info.build(info.categories_of(entry))
-        step = getattr(model, "preset", None) or getattr(model, "resize", None)
+        step = with_fields(model.preset, entry.settings) if model.preset else getattr(model, "resize", None)
         if step is None:
             height, width = model.size
             return f"{_sentences(model.preprocess)} Input {width} x {height} pixels."

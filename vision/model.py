@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -46,11 +46,13 @@ class Model(Module, Generic[Result]):
 
     categories: Categories
     class_layers: tuple[str, ...] = ()
+    training_layers: tuple[str, ...] = ()  # prefixes of parameters without a part in predictions: files may lack them
     name: str = ""
     entry: WeightsEntry | None = None
     weights_file: Path | None = None
     about: Mapping[str, Any] = {}
     precision = "f32"  # of ``predict``; see ``core.kernels.use_precision``
+    preset: Any = None  # the preprocessing as a dataclass, where it is a setting of the weights
     frozen_norms = False  # batch norms use the stored statistics in training too, as for folded weights
 
     def train(self: M, mode: bool = True) -> M:
@@ -141,6 +143,8 @@ class Model(Module, Generic[Result]):
                 f"only a model made by chainsight.load has the name a file needs, not a {type(self).__name__}"
             )
         c = self.categories
+        if self.preset is not None:
+            facts = {"preset": asdict(self.preset), **facts}
         about = {
             "model": self.name,
             "categories": {"names": c.names, "ids": c.ids, "slots": c.slots, "outputs": c.outputs},
@@ -225,6 +229,15 @@ class Detector(Model[Detections]):
         )
 
 
+def with_fields(preset: Any, values: Mapping[str, Any]) -> Any:
+    """A preset with other values of some fields, which may come from JSON, that has no tuples.
+
+    >>> with_fields(CropPreset(), {"mean": [0.5, 0.5, 0.5]}).mean
+    (0.5, 0.5, 0.5)
+    """
+    return replace(preset, **{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+
+
 @dataclass(frozen=True)
 class CropPreset:
     """For classification: the short side resized to ``resize``, then the square of ``crop`` pixels in the middle.
@@ -245,16 +258,6 @@ class CropPreset:
     def __post_init__(self) -> None:
         if not 1 <= self.crop <= self.resize:
             raise ValueError(f"expected a crop of 1 to {self.resize} pixels, the side it is cut from, got {self.crop}")
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> CropPreset:
-        """The preset whose fields were written as JSON, which has no tuples.
-
-        >>> CropPreset.from_json({"mean": [0.5, 0.5, 0.5]}).mean
-        (0.5, 0.5, 0.5)
-        """
-        fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-        return cls(**fields)
 
     def __call__(self, image: np.ndarray) -> Tensor:
         """The tensor (1 or 10, 3, crop, crop) of an image (height, width, 3)."""
@@ -278,11 +281,7 @@ class CropPreset:
 class Classifier(Model[Classification]):
     """A model that names the whole image; it computes logits (n, classes) from (n, 3, height, width)."""
 
-    preset = CropPreset()
-
-    def save(self, path: str | os.PathLike[str], **facts: Any) -> None:
-        """Write the model as ``Model.save`` does, with its preprocessing."""
-        super().save(path, preset=asdict(self.preset), **facts)
+    preset: CropPreset = CropPreset()
 
     def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Classification:
         """The probabilities of all classes; ``score_threshold`` has no meaning here.
@@ -306,6 +305,18 @@ class ShortSidePreset:
         return to_input(np.asarray(resize_short_side(image, self.short)), self.mean, self.std)
 
 
+@dataclass(frozen=True)
+class WholePreset:
+    """Preprocessing for segmentation: the photo at its own size."""
+
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+
+    def __call__(self, image: np.ndarray) -> Tensor:
+        """The tensor (1, 3, height, width) of an image (height, width, 3)."""
+        return to_input(image, self.mean, self.std)
+
+
 class Segmenter(Model[SegmentationMap]):
     """A model that names every pixel; it computes logits (n, classes, height, width) from (n, 3, height, width).
 
@@ -313,8 +324,9 @@ class Segmenter(Model[SegmentationMap]):
     that only help in training.
     """
 
-    preset = ShortSidePreset()
+    preset: Any = ShortSidePreset()
     auxiliary_weight = 0.5  # of the losses of heads after the first
+    align_corners = False  # of the resizing of logits
 
     def logits(self, x: Tensor) -> Tensor:
         raise NotImplementedError(f"{type(self).__name__} has no logits")
@@ -323,7 +335,11 @@ class Segmenter(Model[SegmentationMap]):
         return [self.logits(x)]
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.resize(self.logits(x), x.shape[2:])  # type: ignore[arg-type]
+        return self.resize_logits(self.logits(x), x.shape[2:])
+
+    def resize_logits(self, logits: Tensor, size: tuple[int, ...]) -> Tensor:
+        """Logits (n, classes, h, w) at ``size`` (height, width)."""
+        return F.resize(logits, size, align_corners=self.align_corners)  # type: ignore[arg-type]
 
     def predict_image(self, image: np.ndarray, score_threshold: float | None) -> SegmentationMap:
         """The most probable class of every pixel; ``score_threshold`` has no meaning here."""
@@ -333,6 +349,10 @@ class Segmenter(Model[SegmentationMap]):
         at_input = F.resize(logits, x.shape[2:]).numpy()[0]  # type: ignore[arg-type]
         labels = most_probable(at_input, image.shape[:2])  # type: ignore[arg-type]
         return SegmentationMap(labels, self.categories.names, probabilities, image)
+
+    def cross_entropy(self, logits: Tensor, target: np.ndarray) -> Tensor:
+        """The mean loss of logits (n, classes, height, width) in the annotated pixels of ``target``."""
+        return F.softmax_cross_entropy(logits, target, ignore_index=UNLABELLED)
 
     def losses(self, samples: Sequence[Sample], rng: np.random.Generator) -> dict[str, Tensor]:
         """The cross entropy of every head, over the annotated pixels of a batch; training minimises their sum.
@@ -352,7 +372,7 @@ class Segmenter(Model[SegmentationMap]):
         heads = self.all_logits(Tensor(x.transpose(0, 3, 1, 2)))
         losses = {}
         for i, logits in enumerate(heads):
-            loss = F.softmax_cross_entropy(F.resize(logits, (height, width)), target, ignore_index=UNLABELLED)
+            loss = self.cross_entropy(self.resize_logits(logits, (height, width)), target)
             losses["auxiliary" if i else "class"] = loss * self.auxiliary_weight if i else loss
         return losses
 

@@ -55,8 +55,8 @@ from .detection import (
     yolo,
     yolox,
 )
-from .model import Classifier, CropPreset, Model, ModelInfo, has_folded_norms
-from .segmentation import deeplabv3, fcn, lraspp
+from .model import Model, ModelInfo, has_folded_norms, with_fields
+from .segmentation import deeplabv3, deeplabv3_plus, fcn, lraspp, pspnet, segnet
 
 log = logging.getLogger("chainsight")
 
@@ -76,6 +76,9 @@ MODULES = (
     fcn,
     deeplabv3,
     lraspp,
+    segnet,
+    pspnet,
+    deeplabv3_plus,
     resnet,
     mobilenet_v3,
     alexnet,
@@ -256,8 +259,8 @@ def build(info: ModelInfo, entry: WeightsEntry | None, names: Sequence[str] | No
         with init.skip_init():
             model = info.build(info.categories_of(published))
     model.name = info.name
-    if published is not None and isinstance(model, Classifier):
-        model.preset = CropPreset(**published.settings)
+    if published is not None and model.preset is not None:
+        model.preset = with_fields(model.preset, published.settings)
     return model
 
 
@@ -282,6 +285,7 @@ def fill(model: Model[Any], info: ModelInfo, path: Path, keep_classes: bool) -> 
             own,
             found,
             renames=info.renames,
+            allow_missing=[_escaped(name) for name in own if name.startswith(model.training_layers)],
             allow_unexpected=[_escaped(key) for key in ignored],
             reinitialise=[_escaped(name) for name in heads],
         )
@@ -353,8 +357,8 @@ def load_saved(path: str | os.PathLike[str], names: tuple[str, ...] | None = Non
         else:
             with init.skip_init():
                 model = info.build(stored)
-        if isinstance(model, Classifier) and "preset" in about:
-            model.preset = CropPreset.from_json(about["preset"])
+        if model.preset is not None and "preset" in about:
+            model.preset = with_fields(model.preset, about["preset"])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError) as error:
         reason = f"the description of the saved model is damaged: {type(error).__name__}: {error}"
         raise WeightsError(reason, path=path) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ...core import Tensor
 from ...core import functions as F
@@ -23,13 +23,26 @@ class ImagePooling(Sequential):
         return F.broadcast_to(y, (*y.shape[:2], *x.shape[2:]))
 
 
-class ASPP(Module):
-    """Atrous spatial pyramid pooling: convolutions of several dilations side by side (figure 5)."""
+def atrous_convolution(in_channels: int, out_channels: int, rate: int) -> Sequential:
+    """A dilated 3x3 convolution with its norm and ReLU."""
+    return conv_norm_activation(in_channels, out_channels, 3, dilation=rate, activation=ReLU())
 
-    def __init__(self, in_channels: int, out_channels: int, rates: Sequence[int] = (12, 24, 36)) -> None:
+
+class ASPP(Module):
+    """Atrous spatial pyramid pooling: convolutions of several dilations side by side (figure 5).
+
+    ``atrous`` makes one of (in_channels, out_channels, dilation).
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        rates: Sequence[int] = (12, 24, 36),
+        atrous: Callable[[int, int, int], Module] = atrous_convolution,
+    ) -> None:
         branches: list[Module] = [conv_norm_activation(in_channels, out_channels, 1, activation=ReLU())]
-        for rate in rates:
-            branches.append(conv_norm_activation(in_channels, out_channels, 3, dilation=rate, activation=ReLU()))
+        branches += [atrous(in_channels, out_channels, rate) for rate in rates]
         branches.append(ImagePooling(in_channels, out_channels))
         self.convs = ModuleList(branches)
         joined = conv_norm_activation(len(branches) * out_channels, out_channels, 1, activation=ReLU())
