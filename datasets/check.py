@@ -222,7 +222,7 @@ def _decode(path: str) -> tuple[int, int, bytes] | str:
     try:
         image = read_image(path)
     except (ImageError, OSError) as error:
-        return str(error)
+        return str(error).removeprefix(f"{path}: ")  # the finding names it
     digest = hashlib.blake2b(np.ascontiguousarray(image).data, digest_size=16, key=repr(image.shape).encode())
     return image.shape[0], image.shape[1], digest.digest()
 

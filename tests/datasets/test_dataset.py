@@ -299,3 +299,13 @@ def test_written_coco_is_what_others_read(shared, val, tmp_path):
     np.testing.assert_allclose(
         [a["bbox"] for a in content["annotations"]], [a["bbox"] for a in expected], atol=2e-5 * 640
     )
+
+
+def test_check_names_a_broken_image_once(trees, capsys):
+    trees.image("cat/a.png")
+    trees.image("dog/b.png")
+    broken = trees.root / "dog/b.png"
+    broken.write_bytes(broken.read_bytes()[:60])
+    assert run_check([str(trees.root)]) == 1
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "b.png" in line]
+    assert line.count("b.png") == 1
