@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -15,13 +17,17 @@ from .metrics import TopKAccuracy
 from .runner import Evaluation, Key, category_names, check_options, describe_weights, model_name, published, run
 
 DATA = "ImageNet-1K"
-PUBLISHED = {"acc@1": "top1", "acc@5": "top5"}
+PUBLISHED = {
+    "center": {"acc@1": "top1", "acc@5": "top5"},
+    "10": {"acc@1 (10 crops)": "top1", "acc@5 (10 crops)": "top5"},
+}
 
 
 def evaluate_classifier(
     model: Any,
     dataset: Any,
     *,
+    crop: Literal["center", "10"] = "center",
     limit: int | None = None,
     weights: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
@@ -33,9 +39,13 @@ def evaluate_classifier(
     - ``dataset``: ``annotations(i)`` with ``path`` and ``label``. Its classes are the model's by name; if no name
       agrees, as with ImageNet's folders ``n01440764``..., by order, and then both must have equally many.
 
+    - ``crop``: the square in the middle of each image, or the mean over "10" (see `vision.model.CropPreset`).
+
     Raises ValueError if the classes do not fit. The other arguments and errors are those of `runner.run`.
     """
     check_options(limit)
+    if crop == "10":
+        model = ten_crops(model)
     labels = match_classes(category_names(model), dataset.categories, dataset.name)
 
     def predict(key: Key) -> list[float]:
@@ -47,7 +57,7 @@ def evaluate_classifier(
         return [labels[one.label], rank, int(best[0]), float(scores[best[0]])]
 
     described = describe_weights(model, weights)
-    settings = {"data": dataset.name, "limit": limit}
+    settings = {"data": dataset.name, "crop": crop, "limit": limit}
     identity = settings | {"source": str(dataset.source), "model": model_name(model), "weights": described}
     result = run(list(range(len(dataset)))[:limit], predict, settings=identity, resume=resume, progress=progress)
     metrics = TopKAccuracy((1, min(5, len(category_names(model)))))
@@ -60,12 +70,21 @@ def evaluate_classifier(
         settings=settings,
         image_ids=[dataset.annotations(int(key)).image_id for key in result.records],
         images_per_second=result.images_per_second,
-        published=published(model, PUBLISHED, DATA),
+        published=published(model, PUBLISHED[crop], DATA),
         published_on=DATA,
         predictions=list(result.records.values()),
         indices=[int(key) for key in result.records],
         failures={dataset.annotations(int(key)).image_id: reason for key, reason in result.failures.items()},
     )
+
+
+def ten_crops(model: Any) -> Any:
+    """The model with a preset of ten crops, the given one left as it is; ValueError for one without such a preset."""
+    if not hasattr(getattr(model, "preset", None), "ten_crops"):
+        raise ValueError(f"{model_name(model)}: expected a classifier with crops for crop='10'")
+    other = copy.copy(model)
+    other.preset = replace(model.preset, ten_crops=True)
+    return other
 
 
 def match_classes(names: Sequence[str], folders: Sequence[str], data: str) -> list[int]:
@@ -86,10 +105,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the figures beside the published ones; the exit code is 1 if some image could not be scored."""
     options = parser("imagenet", "Top-1 and top-5 accuracy on a folder of class folders, beside the published figures.")
     add_data(options)
+    options.add_argument("--crop", choices=("center", "10"), default="center", help="one square of each image, or ten")
 
     def evaluate(model: Any, given: argparse.Namespace) -> tuple[Evaluation, Report]:
         data = open_data(given)
-        evaluation = evaluate_classifier(model, data, limit=given.limit, weights=given.weights, resume=given.resume)
+        evaluation = evaluate_classifier(
+            model, data, crop=given.crop, limit=given.limit, weights=given.weights, resume=given.resume
+        )
         return evaluation, dataset_report(data)
 
     return finish(evaluate, options.parse_args(arguments))

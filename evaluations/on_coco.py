@@ -20,6 +20,7 @@ from .runner import (
     first,
     model_name,
     published,
+    published_data,
     run,
     settings_hash,
 )
@@ -96,6 +97,8 @@ def evaluate_detector(
         labels = np.asarray(found.labels).tolist()
         return [entry | {"category_id": ids[k]} for k, entry in zip(labels, entries, strict=True) if k in ids]
 
+    # ChainerCV's figures of some models are of "COCO minival2014", torchvision's of "COCO val2017".
+    data_name = published_data(model, f"COCO {Path(name).stem.removeprefix('instances_')}", DATA)
     described = describe_weights(model, weights)
     settings = {
         "data": name,
@@ -120,8 +123,8 @@ def evaluate_detector(
         settings=settings | {"max_detections": list(metrics.max_detections)},
         image_ids=list(result.records),
         images_per_second=result.images_per_second,
-        published=published(model, PUBLISHED[iou_type], DATA),
-        published_on=DATA,
+        published=published(model, PUBLISHED[iou_type], data_name),
+        published_on=data_name,
         failures=result.failures,
         notes=notes,
         predictions=predictions,

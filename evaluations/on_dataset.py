@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
-from ..vision.masks import encode_rle
-from .metrics import BoxesFound, CocoMetrics, VocMetrics, box_metrics, voc_detection
+from ..vision.masks import decode_rle, encode_rle
+from .metrics import (
+    BoxesFound,
+    CocoMetrics,
+    MasksFound,
+    MaskTruth,
+    VocMetrics,
+    box_metrics,
+    voc_detection,
+    voc_instance,
+)
 from .metrics.coco import IouType
 from .metrics.voc import Method
 from .on_coco import DATA, PUBLISHED, evaluate_detector, match_categories
-from .runner import Evaluation, Key, category_names, check_options, describe_weights, model_name, published, run
+from .runner import (
+    Evaluation,
+    Key,
+    category_names,
+    check_options,
+    describe_weights,
+    model_name,
+    published,
+    published_data,
+    run,
+)
 
 VOC_DATA = "VOC2007 test"
+VOC_PUBLISHED = {"AP50": "mAP", "mAP": "mAP"}
+SBD_DATA = "SBD val"
 
 
 def evaluate_boxes(
@@ -73,7 +94,7 @@ def evaluate_boxes(
     else:
         # The data sets of the package already have continuous coordinates, the last pixel inside.
         metrics = voc_detection(scored, found, dataset.categories, method=method)
-        figures, data = {"mAP": "mAP"}, VOC_DATA
+        figures, data = VOC_PUBLISHED, published_data(model, dataset.name, VOC_DATA)
         settings |= {"method": method}
     return Evaluation(
         task="object detection",
@@ -116,6 +137,82 @@ def evaluate_instances(
         indices=scored,
         failures={ids[int(key)]: reason for key, reason in found.failures.items()},
         settings=found.settings | {"limit": limit},
+    )
+
+
+def evaluate_voc_masks(
+    model: Any,
+    dataset: Any,
+    *,
+    iou_threshold: float = 0.5,
+    method: Method = "area",
+    score_threshold: float | None = None,
+    limit: int | None = None,
+    weights: str | os.PathLike[str] | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+) -> Evaluation:
+    """Predict every image of a data set with instance masks and score them with Pascal VOC's metric, as SBD does.
+
+    Masks are kept as run lengths, so that a run can be resumed. The arguments and errors are those of `evaluate_boxes`.
+    """
+    check_options(limit, score_threshold)
+    indices = list(range(len(dataset)))[:limit]
+    if not indices:
+        raise ValueError(f"{dataset.name}: there are no images to evaluate")
+    labels, notes = match_categories(
+        category_names(model), {name: k for k, name in enumerate(dataset.categories)}, dataset.name
+    )
+
+    def predict(key: Key) -> list[dict[str, Any]]:
+        source = dataset.annotations(int(key)).path or dataset[int(key)].image  # drawn scenes have no file
+        found = model.predict(source, score_threshold=score_threshold)
+        given = np.asarray(found.labels).tolist()
+        entries = found.to_coco(int(key))
+        return [
+            entry | {"image_id": int(key), "category_id": labels[k]}
+            for k, entry in zip(given, entries, strict=True)
+            if k in labels
+        ]
+
+    described = describe_weights(model, weights)
+    settings = {"data": dataset.name, "score_threshold": score_threshold, "limit": limit}
+    identity = settings | {
+        "source": dataset.source,
+        "images": len(dataset),
+        "model": model_name(model),
+        "weights": described["sha256"] or described["name"],
+        "masks": "voc",
+    }
+    result = run(indices, predict, settings=identity, resume=resume, progress=progress)
+
+    def truths() -> Iterator[MaskTruth]:
+        for key in result.records:
+            sample = dataset[int(key)]
+            yield MaskTruth(sample.masks, sample.labels, sample.ignore)
+
+    def detections() -> Iterator[MasksFound]:
+        for record in result.records.values():
+            masks = [decode_rle(found["segmentation"]) for found in record]
+            yield MasksFound(masks, [found["score"] for found in record], [found["category_id"] for found in record])
+
+    metrics = voc_instance(truths(), detections(), dataset.categories, iou_threshold=iou_threshold, method=method)
+    data = published_data(model, dataset.name, SBD_DATA)
+    ids = {key: dataset.annotations(int(key)).image_id for key in indices}
+    return Evaluation(
+        task="instance segmentation",
+        metrics=metrics,
+        model=model_name(model),
+        weights=described,
+        settings=settings | {"method": method, "iou_threshold": iou_threshold, "iou_type": "segm"},
+        image_ids=[ids[int(key)] for key in result.records],
+        images_per_second=result.images_per_second,
+        published=published(model, {f"mask AP{round(100 * iou_threshold)}": "mAP"}, data),
+        published_on=data,
+        failures={ids[int(key)]: reason for key, reason in result.failures.items()},
+        notes=notes,
+        predictions=[entry for record in result.records.values() for entry in record],
+        indices=[int(key) for key in result.records],
     )
 
 

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import platform
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -235,6 +236,16 @@ def published(model: Any, names: Mapping[str, str], data: str) -> dict[str, floa
     entry = getattr(model, "entry", None)
     values = {} if entry is None else entry.metrics.get(data, {})
     return {names[name]: round(value / 100, 6) for name, value in values.items() if name in names}
+
+
+def published_data(model: Any, name: str, default: str) -> str:
+    """The name under which the model's figures on the data set ``name`` are published; ``default`` when none are.
+
+    ``VOC2012@semantic-val`` is published as "VOC2012 val", SBD's split without VOC 2012's images as "SBD val".
+    """
+    entry = getattr(model, "entry", None)
+    plain = re.sub(r"@(semantic-|instance-)?", " ", name).removesuffix("_voc2012")
+    return plain if entry is not None and plain in entry.metrics else default
 
 
 def versions() -> dict[str, str]:

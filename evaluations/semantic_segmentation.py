@@ -2,6 +2,7 @@
 
 Label maps are compared at the size of the image. torchvision's published mIoU is measured at the size the network saw
 (short side 520, labels resized to it by nearest neighbour, ``references/segmentation``): slightly other figures.
+ChainerCV's are measured as here: ``--data CITYSCAPES@val``, ``ADE@val``, ``CAMVID@test``, ``VOC2012@semantic-val``.
 """
 
 from __future__ import annotations
@@ -17,10 +18,20 @@ import numpy as np
 from .command import Report, add_data, dataset_report, finish, open_data, parser
 from .metrics import SemanticMetrics
 from .on_dataset import label_map
-from .runner import Evaluation, Key, category_names, check_options, describe_weights, model_name, published, run
+from .runner import (
+    Evaluation,
+    Key,
+    category_names,
+    check_options,
+    describe_weights,
+    model_name,
+    published,
+    published_data,
+    run,
+)
 
 DATA = "COCO val2017 (VOC classes)"
-PUBLISHED = {"mIoU": "mIoU", "pixel accuracy": "pixel_accuracy"}
+PUBLISHED = {"mIoU": "mIoU", "pixel accuracy": "pixel_accuracy", "class accuracy": "class_accuracy"}
 
 
 def evaluate_semantic(
@@ -42,7 +53,8 @@ def evaluate_semantic(
     """
     check_options(limit)
     names = category_names(model)
-    if tuple(dataset.categories) != names:
+    # torchvision writes VOC's first class as "__background__".
+    if [name.strip("_") for name in dataset.categories] != [name.strip("_") for name in names]:
         raise ValueError(
             f"expected a data set of the model's {len(names)} classes {list(names)[:5]}..., in that order; "
             f"{dataset.name} has {len(dataset.categories)}: {list(dataset.categories)[:5]}..."
@@ -57,6 +69,7 @@ def evaluate_semantic(
         rows, columns = np.nonzero(one.confusion)
         return [[int(r), int(c), int(one.confusion[r, c])] for r, c in zip(rows, columns)]
 
+    data = published_data(model, dataset.name, DATA)
     described = describe_weights(model, weights)
     settings = {"data": dataset.name, "ignore_index": ignore_index, "limit": limit}
     identity = settings | {"source": str(dataset.source), "model": model_name(model), "weights": described}
@@ -72,8 +85,8 @@ def evaluate_semantic(
         settings=settings,
         image_ids=[dataset.annotations(int(key)).image_id for key in result.records],
         images_per_second=result.images_per_second,
-        published=published(model, PUBLISHED, DATA),
-        published_on=DATA,
+        published=published(model, PUBLISHED, data),
+        published_on=data,
         predictions=list(result.records.values()),
         indices=[int(key) for key in result.records],
         failures={dataset.annotations(int(key)).image_id: reason for key, reason in result.failures.items()},

@@ -5,7 +5,14 @@ import subprocess
 import sys
 
 import pytest
-from chainsight.evaluations import coco_detection, coco_instance, coco_keypoints, imagenet, semantic_segmentation
+from chainsight.evaluations import (
+    coco_detection,
+    coco_instance,
+    coco_keypoints,
+    imagenet,
+    semantic_segmentation,
+    voc_instance,
+)
 from chainsight.evaluations import voc_detection as voc_script
 
 WEIGHTS = "weights/nanodet_g.safetensors"
@@ -56,7 +63,8 @@ def test_errors_are_one_line(shared, capsys):
 
 
 @pytest.mark.parametrize(
-    "script", [coco_detection, coco_instance, coco_keypoints, voc_script, semantic_segmentation, imagenet]
+    "script",
+    [coco_detection, coco_instance, coco_keypoints, voc_script, voc_instance, semantic_segmentation, imagenet],
 )
 def test_every_script_explains_itself(script, capsys):
     with pytest.raises(SystemExit) as stop:

@@ -10,7 +10,15 @@ import chainsight
 import numpy as np
 import pytest
 import stored_goldens
-from chainsight.evaluations import coco_instance, coco_keypoints, imagenet, semantic_segmentation, voc_detection
+from chainsight.evaluations import (
+    coco_instance,
+    coco_keypoints,
+    imagenet,
+    semantic_segmentation,
+    voc_detection,
+    voc_instance,
+)
+from chainsight.vision.masks import decode_rle
 from chainsight.vision.model import Model
 from chainsight.weights.writer import save_safetensors
 from PIL import Image
@@ -154,3 +162,46 @@ def test_imagenet(photos, tmp_path, monkeypatch, capsys):
     check_reproducible(data)
     assert data["metrics"] == {"top1": pytest.approx(1 / 3), "top5": pytest.approx(2 / 3)}
     assert "published on ImageNet-1K" in capsys.readouterr().out
+
+
+def test_imagenet_ten_crops(photos, tmp_path, capsys):
+    """Probabilities are means over ten squares; the model that was loaded keeps its own crop."""
+    model, arguments = saved("squeezenet1_1", tmp_path)
+    ten = imagenet.ten_crops(model)
+    for k, (name, image) in enumerate(photos.items()):
+        best = [name for name, _ in ten.predict(image).top(9)]
+        write_image(Path(tmp_path / "data" / best[(0, 2, 8)[k]].replace("/", "_") / f"{name}.png"), image)
+        assert not np.allclose(ten.predict(image).probabilities, model.predict(image).probabilities)
+    arguments += ["--data", str(tmp_path / "data"), "--json", str(tmp_path / "e.json"), "--crop", "10"]
+    assert imagenet.main(arguments) == 0
+    data = json.loads((tmp_path / "e.json").read_text())
+    assert data["metrics"] == {"top1": pytest.approx(1 / 3), "top5": pytest.approx(2 / 3)}
+    assert data["settings"]["crop"] == "10"
+    assert not model.preset.ten_crops
+
+
+@pytest.mark.slow
+def test_voc_instance(photos, tmp_path, monkeypatch, capsys):
+    """The largest masks that the model finds, as VOC's PNG files."""
+    model, arguments = saved("maskrcnn_resnet50_fpn", tmp_path)
+    names = []
+    for k, (name, image) in enumerate((name, image[45:75]) for name, image in photos.items()):
+        found = model.predict(image, score_threshold=0.2)
+        objects, classes = np.zeros(image.shape[:2], np.uint8), np.zeros(image.shape[:2], np.uint8)
+        if k < 2:  # and one image without objects
+            masks = [decode_rle(entry["segmentation"]) for entry in found.to_coco(0)]
+            best = max(range(len(found)), key=lambda i: masks[i].sum())
+            objects[masks[best]], classes[masks[best]] = 1, int(found.labels[best]) + 1
+        for folder, pixels in (("SegmentationObject", objects), ("SegmentationClass", classes)):
+            write_image(tmp_path / "voc" / folder / f"{name}.png", pixels)
+        write_image(tmp_path / "voc/JPEGImages" / f"{name}.png", image)
+        names.append(name)
+    (tmp_path / "voc/ImageSets/Segmentation").mkdir(parents=True)
+    (tmp_path / "voc/ImageSets/Segmentation/val.txt").write_text("\n".join(names))
+    (tmp_path / "voc/labels.txt").write_text("\n".join(model.categories.names))
+    arguments += ["--data", f"{tmp_path / 'voc'}@instance-val", "--score", "0.2", "--iou", "0.7"]
+    data = interrupted(voc_instance, arguments, tmp_path, monkeypatch)
+    assert data["images"] == 3
+    assert data["metrics"]["mAP"] > 0.3
+    assert data["settings"]["iou_threshold"] == 0.7
+    assert "VOC mAP" in capsys.readouterr().out
