@@ -4,6 +4,7 @@ import functools
 import hashlib
 import http.server
 import io
+import json
 import os
 import shutil
 import tarfile
@@ -11,10 +12,13 @@ import threading
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from chainsight import datasets
 from chainsight.datasets import download
 from chainsight.datasets.download import Archive, ArchiveError, extract, obtain
+from chainsight.weights.errors import DownloadError
+from PIL import Image
 
 
 @pytest.fixture
@@ -174,3 +178,128 @@ def test_bombs_damaged_archives_and_links_on_disk_are_refused(tmp_path):
     (tmp_path / "text.tar").write_text("hello" * 1000)
     with pytest.raises(ArchiveError, match=r"expected a \.tar or \.zip"):
         extract(tmp_path / "text.tar", tmp_path / "out", limit=1000)
+
+
+def packed(folder, address, name, members):
+    """An archive of (name in it, bytes) on the server; its hash is not known beforehand."""
+    with zipfile.ZipFile(folder / name, "w") as archive:
+        for member, content in members:
+            archive.writestr(member, content)
+    return Archive(f"{address}/{name}", None, None, 10 << 20)
+
+
+def test_a_hash_is_kept_at_first_sight(server, tmp_path):
+    folder, address, _ = server
+    archive = packed(folder, address, "a.zip", [("set/a.txt", b"one")])
+    obtain(archive, tmp_path / "data", progress=False)
+    content = (folder / "a.zip").read_bytes()
+    seen = tmp_path / "data/.a.zip.sha256"
+    assert seen.read_text().strip() == hashlib.sha256(content).hexdigest()
+    (tmp_path / "data/.a.zip.done").unlink()  # downloaded again, and unchanged
+    obtain(archive, tmp_path / "data", progress=False)
+    (tmp_path / "data/.a.zip.done").unlink()
+    packed(folder, address, "a.zip", [("set/a.txt", b"two")])
+    with pytest.raises(ArchiveError, match="expected SHA256"):
+        obtain(archive, tmp_path / "data", progress=False)
+    assert (tmp_path / "data/set/a.txt").read_bytes() == b"one"
+
+
+def test_a_page_instead_of_the_archive_is_not_kept(server, tmp_path):
+    """Section 9, defect 9 of ChainerCV: a page served with status 200 is cached and fails until deleted by hand."""
+    folder, address, _ = server
+    archive = Archive(f"{address}/a.zip", None, None, 10 << 20)
+    pages = {"<html>sorry</html>": "the server sent an HTML page", "out of quota": r"expected a \.tar or \.zip"}
+    for page, message in pages.items():
+        (folder / "a.zip").write_text(page * 50)
+        for _ in range(2):
+            with pytest.raises((ArchiveError, DownloadError), match=message):
+                obtain(archive, tmp_path / "data", progress=False)
+    assert not list((tmp_path / "data").rglob("*.zip"))
+    packed(folder, address, "a.zip", [("set/a.txt", b"one")])
+    obtain(archive, tmp_path / "data", progress=False)
+    assert (tmp_path / "data/set/a.txt").read_bytes() == b"one"
+
+
+def png(values):
+    stream = io.BytesIO()
+    Image.fromarray(values).save(stream, "PNG")
+    return stream.getvalue()
+
+
+def test_ade20k_test_images_come_although_the_others_are_there(server, tmp_path, monkeypatch):
+    """Section 9, defect 5 of ChainerCV: its test set is not downloaded when the training set's folder exists."""
+    folder, address, requests = server
+    photo, labels = png(np.zeros((4, 5, 3), np.uint8)), png(np.ones((4, 5), np.uint8))
+    root = "ADEChallengeData2016"
+    members = [(f"{root}/objectInfo150.txt", b"Idx")]
+    for word, name in (("training", "ADE_train_00000001"), ("validation", "ADE_val_00000001")):
+        members += [(f"{root}/images/{word}/{name}.jpg", photo), (f"{root}/annotations/{word}/{name}.png", labels)]
+    data = packed(folder, address, f"{root}.zip", members)
+    test = packed(folder, address, "release_test.zip", [("release_test/testing/ADE_test_00000001.jpg", photo)])
+    monkeypatch.setattr(download, "ADE20K", (data, test))
+    target = datasets.download_ade20k(tmp_path / "ade", progress=False)
+    assert len(datasets.open(target, "val")) == 1
+    assert datasets.download_ade20k(tmp_path / "ade", test=True, progress=False) == target
+    assert len(datasets.open(target, "test")) == 1
+    assert sum(root in path for path in requests) == 1
+
+
+def test_sbd_with_the_split_that_is_published_apart(server, tmp_path, monkeypatch):
+    folder, address, _ = server
+    root = "benchmark_RELEASE/dataset"
+    with tarfile.open(folder / "benchmark.tgz", "w:gz") as tar:
+        for name, content in {
+            "train.txt": b"2008_000002\n",
+            "val.txt": b"2008_000008\n",
+            "img/2008_000002.jpg": b"x",
+        }.items():
+            info = tarfile.TarInfo(f"{root}/{name}")
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    made = hashlib.md5((folder / "benchmark.tgz").read_bytes()).hexdigest()
+    monkeypatch.setattr(download, "SBD", Archive(f"{address}/benchmark.tgz", made, None, 10 << 20))
+    monkeypatch.setattr(download, "SBD_SPLIT", f"{address}/train_noval.txt")
+    (folder / "train_noval.txt").write_text("the list has moved")
+    with pytest.raises(ArchiveError, match="expected image names such as"):
+        datasets.download_sbd(tmp_path / "sbd", progress=False)
+    (folder / "train_noval.txt").write_text("2008_000002\n2008_000008\n")
+    datasets.download_sbd(tmp_path / "sbd", progress=False)
+    assert (tmp_path / "sbd" / root / "train_noval.txt").read_text().split() == ["2008_000002", "2008_000008"]
+
+
+def test_coco_panoptic_archives_lie_in_an_archive(server, tmp_path, monkeypatch):
+    folder, address, _ = server
+    photo, labels = png(np.zeros((4, 5, 3), np.uint8)), png(np.full((4, 5, 3), (7, 0, 0), np.uint8))
+    image = {"id": 1, "file_name": "1.png", "height": 4, "width": 5}
+    segment = {"image_id": 1, "file_name": "1.png", "segments_info": [{"id": 7, "category_id": 3}]}
+    panoptic = {"images": [image], "annotations": [segment], "categories": [{"id": 3, "name": "sky"}]}
+    objects = {"images": [image], "annotations": [], "categories": [{"id": 1, "name": "cat"}]}
+    packed(folder, address, "inner.zip", [("panoptic_val2017/1.png", labels)])
+    inner = (folder / "inner.zip").read_bytes()
+    names = {
+        "COCO2017_VAL": [("val2017/1.png", photo)],
+        "COCO2017_ANNOTATIONS": [("annotations/instances_val2017.json", json.dumps(objects))],
+        "COCO2017_PANOPTIC": [
+            ("annotations/panoptic_val2017.json", json.dumps(panoptic)),
+            ("annotations/panoptic_val2017.zip", inner),
+        ],
+    }
+    for name, members in names.items():
+        monkeypatch.setattr(download, name, packed(folder, address, f"{name}.zip", members))
+    target = datasets.download_coco(tmp_path / "coco", panoptic=True, progress=False)
+    assert datasets.open(target, "semantic-val")[0].semantic.tolist() == [[0] * 5] * 4
+    assert datasets.open(target, "val").format == "COCO"
+    with pytest.raises(ValueError, match="2014 has none"):
+        datasets.download_coco(target, year="2014", panoptic=True)
+
+
+def test_addresses():
+    """https wherever the host is known to offer it; a published MD5 or none, never a wrong one in form."""
+    archives = []
+    for value in vars(download).values():
+        archives += [a for a in (value if isinstance(value, tuple) else (value,)) if isinstance(a, Archive)]
+    assert len(archives) >= 16
+    plain = ("host.robots.ox.ac.uk", "images.cocodataset.org", "data.csail.mit.edu", "ftp.cs.stanford.edu")
+    for archive in archives:
+        assert archive.url.startswith("https://") or archive.url.split("/")[2] in plain
+        assert archive.md5 is None or len(bytes.fromhex(archive.md5)) == 16
