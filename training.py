@@ -27,6 +27,7 @@ from .datasets import open as open_dataset
 from .datasets.dataset import CLASSIFICATION, DETECTION, INSTANCE, KEYPOINTS, SEMANTIC
 from .evaluating import evaluate
 from .evaluations.runner import versions, write_text
+from .vision.detection.darknet import NAME as DARKNET
 from .vision.detection.keypoint_rcnn import KeypointRCNN
 from .vision.model import Model
 from .vision.models import MODELS, load
@@ -471,7 +472,7 @@ class _Session:
         model = self.training.average.module  # type: ignore[union-attr]
         path = self.result.folder / name
         with _writing(path):
-            if model.name in MODELS:
+            if model.name in (*MODELS, DARKNET):
                 kept = {k: self.settings[k] for k in ("train", "epochs", "batch_size", "lr", "seed")}
                 model.save(path, metrics={k: v for k, v in metrics.items() if math.isfinite(v)}, training=kept)
             else:

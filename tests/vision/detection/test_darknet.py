@@ -297,6 +297,20 @@ def test_the_count_of_batches_is_saved(files, tmp_path):
     assert back.network.layers[model.network.heads[0]].loss.num_batches_tracked.numpy() == 1
 
 
+def test_fine_tuning_from_weights_to_other_classes(files, tmp_path):
+    scenes = chainsight.datasets.ShapeScenes(4, size=64)
+    model = chainsight.load("darknet", weights=files("v2"), categories=scenes.categories)
+    first = model.network.layers[0].conv.weight.data.copy()
+    run = chainsight.fit(model, scenes, scenes, epochs=2, out=tmp_path / "run", progress=False, workers=0)
+    assert not np.array_equal(first, model.network.layers[0].conv.weight.data)
+    assert {"loss box", "loss objectness", "loss class", "AP50"} <= set(run.history[-1])
+    back = chainsight.load(run.folder / "best.safetensors")
+    assert back.categories.names == tuple(scenes.categories)
+    assert back.cfg == model.cfg
+    for name, array in model.state_dict().items():
+        np.testing.assert_array_equal(array, back.state_dict()[name])
+
+
 def test_real_weights_on_the_command_line(shared, tmp_path, capsys):
     photo = shared / "data" / "coco128" / "images" / "val" / "000000000724.jpg"
     weights = shared / "weights" / "yolo-fastest-1.1.weights"
