@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from .vision.recipes import recipe as recipe_of
 from .vision.sample import Sample
 from .vision.transforms import Transform
 from .weights.errors import WeightsError
+from .weights.lock import locked
 from .weights.readers import read
 from .weights.writer import read_metadata, replacing, save_safetensors
 
@@ -125,8 +127,8 @@ def fit(
     A model of keypoints gets a new last layer where the data have another number of them.
 
     Raises ValueError for data without images, without what the model learns (masks, say) or with other classes than the
-    model's, for a folder that holds a run already, and for a run to be resumed with other settings; NotFiniteError,
-    after saving the batch in the folder, for a loss that is not finite.
+    model's, for a folder that holds a run already or in which one is at work, and for a run to be resumed with other
+    settings; NotFiniteError, after saving the batch in the folder, for a loss that is not finite.
 
     >>> import tempfile, chainsight as cs
     >>> scenes = cs.datasets.ShapeScenes(4, size=64)
@@ -183,16 +185,18 @@ def fit(
         "versions": versions(),
         **(notes or {}),
     }
-    folder = _folder(model, out, resume, settings)
+    folder = _folder(model, out, resume)
     frozen = _freeze(model, freeze)
     try:
-        training = _training(model, recipe, lr, updates, average, accumulate, seed)
-        session = _Session(model, training, loader, held_out, Run(folder), settings, progress)
-        if resume:
-            session.restore()
-        else:
-            session.start()
-        session.run(epochs, patience)
+        with locked(folder / ".lock", partial(_in_use, folder)):
+            _settle(folder, resume, settings)
+            training = _training(model, recipe, lr, updates, average, accumulate, seed)
+            session = _Session(model, training, loader, held_out, Run(folder), settings, progress)
+            if resume:
+                session.restore()
+            else:
+                session.start()
+            session.run(epochs, patience)
     finally:
         for p in frozen:
             p.requires_grad = True
@@ -307,25 +311,35 @@ class _Prepare:
         )
 
 
-def _folder(model: Model[Any], out: str | Path | None, resume: bool, settings: dict[str, Any]) -> Path:
-    """The run's folder, with its settings in it."""
-    if out is None:
-        if resume:
+def _folder(model: Model[Any], out: str | Path | None, resume: bool) -> Path:
+    """The run's folder: one that holds a run if that shall go on, else a new one or any without a run."""
+    if resume:
+        if out is None:
             raise ValueError("expected the folder of the run to go on with as out, got None")
+        settings_of(out)
+    elif out is None:
         out = next(p for i in range(1, 10**6) if not (p := Path("runs") / f"{model.name or 'model'}-{i}").exists())
     folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _in_use(folder: Path, tries: int) -> None:
+    raise ValueError(f"{folder}: another training is at work in this folder; choose another one, or wait for its end")
+
+
+def _settle(folder: Path, resume: bool, settings: dict[str, Any]) -> None:
+    """Write the settings of a new run, or compare them with those of the one that goes on."""
     if resume:
         before = settings_of(folder)
         now = json.loads(json.dumps(settings))
         changed = [f"{k}: {before.get(k)!r}, now {now[k]!r}" for k in MUST_AGREE if before.get(k) != now[k]]
         if changed:
             raise ValueError(f"{folder}: the run has other settings ({'; '.join(changed)})")
-        return folder
-    if (folder / CHECKPOINT).exists():
+    elif (folder / CHECKPOINT).exists():
         raise ValueError(f"{folder} holds a run already: go on with resume=True (--resume), or choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "settings.json", json.dumps(settings, indent=1) + "\n")
-    return folder
+    else:
+        write_text(folder / "settings.json", json.dumps(settings, indent=1) + "\n")
 
 
 def _freeze(model: Model[Any], prefixes: Sequence[str]) -> list[Any]:

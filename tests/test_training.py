@@ -54,6 +54,7 @@ def test_a_run_leaves_models_logs_and_pictures(whole):
     run, made = whole
     names = {path.name for path in run.folder.iterdir()}
     assert names == {
+        ".lock",
         "best.safetensors",
         "last.safetensors",
         "checkpoint.safetensors",
@@ -154,6 +155,24 @@ def test_kill_9_at_any_moment_and_resume(tmp_path):
     for name in ("best.safetensors", "checkpoint.safetensors", "steps.jsonl"):
         assert (folder / name).read_bytes() == (plain.folder / name).read_bytes(), name
     same_arrays(folder / "last.safetensors", plain.folder / "last.safetensors")
+
+
+def test_two_trainings_do_not_share_a_folder(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    code = (
+        "import pathlib, sys; from chainsight.weights.lock import locked\n"
+        "with locked(pathlib.Path(sys.argv[1]), print): print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(folder / ".lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(ValueError, match="run: another training is at work in this folder"):
+            fit(folder)
+        assert [p.name for p in folder.iterdir()] == [".lock"]
+        other.kill()
+    fit(folder, epochs=1)
+    assert (folder / "best.safetensors").exists()
 
 
 @pytest.mark.slow

@@ -12,13 +12,13 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from .errors import DownloadError
+from .lock import locked
 from .writer import replacing
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def fetch(
         raise wanted.error(f"the cached file {there} and CHAINSIGHT_OFFLINE forbids to download it")
     try:
         wanted.path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(wanted):
+        with locked(wanted.path.with_name(wanted.path.name + ".lock"), wanted.wait):
             if not _is_cached(wanted):  # nobody else downloaded it while this call waited
                 _download(wanted, progress)
     except DownloadError:
@@ -120,6 +120,12 @@ class _Wanted:
     path: Path
     sha256: str
     size: int | None
+
+    def wait(self, tries: int) -> None:
+        """Pass a moment in which another download of the file goes on."""
+        if tries == 0:
+            logger.info("waiting for another download of %s", self.url)
+        time.sleep(0.05)
 
     @property
     def part(self) -> Path:
@@ -323,47 +329,3 @@ def _check(wanted: _Wanted, resumed: bool) -> bool:
     wanted.validator.unlink(missing_ok=True)
     _write_record(wanted, digest)
     return True
-
-
-@contextlib.contextmanager
-def _locked(wanted: _Wanted) -> Iterator[None]:
-    """Hold the file's lock, against other threads and processes; the system releases it when its holder dies."""
-    with open(wanted.path.with_name(wanted.path.name + ".lock"), "ab") as file:
-        if not _try_lock(file.fileno()):
-            logger.info("waiting for another download of %s", wanted.url)
-            while not _try_lock(file.fileno()):
-                time.sleep(0.05)
-        try:
-            yield
-        finally:
-            # Closing the file would not do: a process forked meanwhile has it open as well.
-            _unlock(file.fileno())
-
-
-if sys.platform == "win32":
-    import msvcrt
-
-    def _try_lock(descriptor: int) -> bool:
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EDEADLK):
-                return False
-            raise
-        return True
-
-    def _unlock(descriptor: int) -> None:
-        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
-
-else:
-    import fcntl
-
-    def _try_lock(descriptor: int) -> bool:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _unlock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
