@@ -175,7 +175,7 @@ def tiles(shape: Sequence[int], size: Sequence[int]) -> Iterator[tuple[slice, sl
     spans = []
     for length, side in zip(shape, size):
         stride = math.ceil(side * 2 / 3)
-        count = math.ceil((length - side) / stride) + 1
+        count = max(math.ceil((length - side) / stride), 0) + 1  # one holds a side that is shorter than it
         first = -(side + stride * (count - 1) - length) // 2
         spans.append([(max(s, 0), min(s + side, length), s) for s in range(first, first + count * stride, stride)])
     for (top, bottom, y), (left, right, x) in product(*spans):
