@@ -82,7 +82,7 @@ def recipe(model: Model[Any]) -> Recipe:
     if isinstance(model, YOLOX):
         return Recipe(8, 5e-4, partial(mosaic_and_shift, size=model.size))
     if isinstance(model, Darknet):
-        return Recipe(8, 5e-4, partial(mosaic_and_shift, size=model.network.size))
+        return Recipe(8, 1e-3, partial(mosaic_and_shift, size=model.network.size))
     if isinstance(model, SSD):
         return Recipe(16, 1e-3, crop_and_zoom)
     if isinstance(model, Segmenter):
