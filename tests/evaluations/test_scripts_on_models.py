@@ -186,7 +186,7 @@ def test_voc_instance(photos, tmp_path, monkeypatch, capsys):
     model, arguments = saved("maskrcnn_resnet50_fpn", tmp_path)
     names = []
     for k, (name, image) in enumerate((name, image[45:75]) for name, image in photos.items()):
-        found = model.predict(image, score_threshold=0.2)
+        found = model.predict(image, score_threshold=0.05)
         objects, classes = np.zeros(image.shape[:2], np.uint8), np.zeros(image.shape[:2], np.uint8)
         if k < 2:  # and one image without objects
             masks = [decode_rle(entry["segmentation"]) for entry in found.to_coco(0)]
@@ -199,7 +199,7 @@ def test_voc_instance(photos, tmp_path, monkeypatch, capsys):
     (tmp_path / "voc/ImageSets/Segmentation").mkdir(parents=True)
     (tmp_path / "voc/ImageSets/Segmentation/val.txt").write_text("\n".join(names))
     (tmp_path / "voc/labels.txt").write_text("\n".join(model.categories.names))
-    arguments += ["--data", f"{tmp_path / 'voc'}@instance-val", "--score", "0.2", "--iou", "0.7"]
+    arguments += ["--data", f"{tmp_path / 'voc'}@instance-val", "--score", "0.05", "--iou", "0.7"]
     data = interrupted(voc_instance, arguments, tmp_path, monkeypatch)
     assert data["images"] == 3
     assert data["metrics"]["mAP"] > 0.3
