@@ -11,14 +11,39 @@ import numpy as np
 from ...core.layers import BatchNorm2d, Conv2d, MaxPool2d
 from ...weights import chainer
 from ..categories import Categories
-from ..detection.chainercv_rcnn import DEPTHS_50, DEPTHS_101, resnet_rules, stride_first
 from ..model import ModelInfo
 from .blocks import Norm, classifier_info
-from .resnet import Bottleneck, ResNetClassifier, SEBottleneck
+from .resnet import Bottleneck, ResNet, ResNetClassifier, SEBottleneck
 
-DEPTHS_152 = (3, 8, 36, 3)
+DEPTHS_50, DEPTHS_101, DEPTHS_152 = (3, 4, 6, 3), (3, 4, 23, 3), (3, 8, 36, 3)
 MEAN = (123.15163084, 115.90288257, 103.0626238)
 CHAINER_NORM: Norm = partial(BatchNorm2d, eps=2e-5)
+
+
+def stride_first(body: ResNet) -> ResNet:
+    """A ResNet of bottlenecks with the stride on their first convolution, as He et al. 2015 have it."""
+    for _, block in body.named_modules():
+        if isinstance(block, Bottleneck):
+            stride = block.conv2.spec.stride
+            block.conv1.spec = block.conv1.spec._replace(stride=stride)
+            block.conv2.spec = block.conv2.spec._replace(stride=(1, 1))
+    return body
+
+
+def resnet_rules(start: str) -> list[tuple[str, str]]:
+    """The names of a ResNet in ChainerCV's files and here, for names that begin with the regular expression.
+
+    >>> list(chainer.torch_names({"res3/b2/conv1/bn/beta": 0}, resnet_rules("^")))
+    ['layer2.2.bn1.bias']
+    """
+    rules = []
+    for k in range(2, 6):
+        rules += [(rf"({start})res{k}\.a\.", rf"\1layer{k - 1}.0."), (rf"({start})res{k}\.b", rf"\1layer{k - 1}.")]
+    rules += [
+        (rf"({start}.*)residual_conv\.conv", r"\1downsample.0"),
+        (rf"({start}.*)residual_conv\.bn", r"\1downsample.1"),
+    ]
+    return [*rules, (rf"({start}.*)conv(\d)\.conv", r"\1conv\2"), (rf"({start}.*)conv(\d)\.bn", r"\1bn\2")]
 
 
 def _resnet(

@@ -12,6 +12,7 @@ from ...weights import chainer
 from ...weights.categories import COCO_80, COCO_80_IDS
 from ...weights.entry import WeightsEntry
 from ..backbones.blocks import Norm
+from ..backbones.chainercv_resnet import DEPTHS_50, DEPTHS_101, resnet_rules, stride_first
 from ..backbones.resnet import Bottleneck, ResNet
 from ..backbones.vgg import VGG, D
 from ..categories import Categories
@@ -26,21 +27,10 @@ from .roi import BoxPredictor, RoIHeads, RoIMaxPool, TwoMLPHead
 from .rpn import RegionProposalNetwork, RPNHead, SoftmaxRPN
 from .towers import tower
 
-DEPTHS_50, DEPTHS_101 = (3, 4, 6, 3), (3, 4, 23, 3)
 STRIDES = (4, 8, 16, 32, 64)
 IMAGENET_MEAN = (123.15163084 / 255, 115.90288257 / 255, 103.0626238 / 255)
 CAFFE_MEAN = (122.7717 / 255, 115.9465 / 255, 102.9801 / 255)
 BYTES = (1 / 255,) * 3  # the scale of pixels that are not divided by anything
-
-
-def stride_first(body: ResNet) -> ResNet:
-    """A ResNet of bottlenecks with the stride on their first convolution, as He et al. 2015 have it."""
-    for _, block in body.named_modules():
-        if isinstance(block, Bottleneck):
-            stride = block.conv2.spec.stride
-            block.conv1.spec = block.conv1.spec._replace(stride=stride)
-            block.conv2.spec = block.conv2.spec._replace(stride=(1, 1))
-    return body
 
 
 def _pyramid(depths: Sequence[int]) -> PyramidBackbone:
@@ -144,22 +134,6 @@ def faster_rcnn_vgg16(categories: Categories) -> FasterRCNN:
     model = FasterRCNN(body, rpn, heads, categories, WidthScaleResize(600, 1000, mean=CAFFE_MEAN, std=BYTES))
     model.proposal_levels = model.region_levels = slice(-1, None)
     return with_settings(model)
-
-
-def resnet_rules(start: str) -> list[tuple[str, str]]:
-    """The names of a ResNet in ChainerCV's files and here, for names that begin with the regular expression.
-
-    >>> list(chainer.torch_names({"res3/b2/conv1/bn/beta": 0}, resnet_rules("^")))
-    ['layer2.2.bn1.bias']
-    """
-    rules = []
-    for k in range(2, 6):
-        rules += [(rf"({start})res{k}\.a\.", rf"\1layer{k - 1}.0."), (rf"({start})res{k}\.b", rf"\1layer{k - 1}.")]
-    rules += [
-        (rf"({start}.*)residual_conv\.conv", r"\1downsample.0"),
-        (rf"({start}.*)residual_conv\.bn", r"\1downsample.1"),
-    ]
-    return [*rules, (rf"({start}.*)conv(\d)\.conv", r"\1conv\2"), (rf"({start}.*)conv(\d)\.bn", r"\1bn\2")]
 
 
 PYRAMID_RULES = [

@@ -17,12 +17,13 @@ from ...weights import chainer
 from ...weights.categories import COCO_80, COCO_80_IDS, VOC_20
 from .. import boxes as box_ops
 from ..backbones.blocks import initialise
+from ..backbones.chainercv_resnet import resnet_rules
 from ..backbones.resnet import ResNet
 from ..categories import Categories
 from ..masks import RoundedMasks
 from ..model import ModelInfo, sigmoid, softmax
 from ..results import Detections
-from .chainercv_rcnn import BYTES, PLANE_RULES, plane_anchors, resnet_rules
+from .chainercv_rcnn import BYTES, PLANE_RULES, plane_anchors
 from .faster_rcnn import FasterRCNN, Objects
 from .light_head_rcnn import dilated_resnet101
 from .resizing import WidthScaleResize

@@ -12,17 +12,15 @@ from ...core.layers import Conv2d, Flatten, FrozenBatchNorm2d, Linear, Module, R
 from ...weights import chainer
 from ...weights.categories import COCO_80, COCO_80_IDS
 from ..backbones.blocks import initialise
+from ..backbones.chainercv_resnet import DEPTHS_101, resnet_rules, stride_first
 from ..backbones.resnet import Bottleneck, ResNet
 from ..categories import Categories
 from ..model import ModelInfo
 from .chainercv_rcnn import (
     BYTES,
     CAFFE_MEAN,
-    DEPTHS_101,
     PLANE_RULES,
     plane_anchors,
-    resnet_rules,
-    stride_first,
     with_settings,
 )
 from .faster_rcnn import FasterRCNN

@@ -18,10 +18,9 @@ from ...core.plan import planned
 from ...weights import chainer
 from ...weights.entry import WeightsEntry
 from ..backbones.blocks import Norm, conv_norm_activation, initialise
-from ..backbones.chainercv_resnet import CHAINER_NORM
+from ..backbones.chainercv_resnet import CHAINER_NORM, DEPTHS_50, DEPTHS_101, resnet_rules
 from ..backbones.resnet import Bottleneck, ResNet
 from ..categories import Categories
-from ..detection.chainercv_rcnn import DEPTHS_50, DEPTHS_101, resnet_rules
 from ..label_sets import ADE20K, CITYSCAPES
 from ..model import ModelInfo
 from .averaging import AveragingSegmenter
