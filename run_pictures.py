@@ -13,6 +13,7 @@ from .datasets import Dataset
 from .evaluations.plots import COLOURS, Line, line_plot
 from .vision.draw import draw_detections, draw_segmentation
 from .vision.image import write_image
+from .vision.masks import PixelMasks
 from .vision.model import Model
 from .vision.results import Detections, SegmentationMap
 from .vision.sample import Sample
@@ -69,6 +70,8 @@ def _annotated(sample: Sample, categories: Sequence[str]) -> np.ndarray:
         labels=labels,
         categories=names,
         image_size=sample.size,
+        masks=None if sample.masks is None else PixelMasks(sample.masks),
+        keypoints=sample.keypoints,
     )
     return draw_detections(sample.image, drawn, scores=False)
 
