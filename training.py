@@ -134,8 +134,8 @@ def fit(
     >>> scenes = cs.datasets.ShapeScenes(4, size=64)
     >>> model = cs.load("nanodet_g", weights=None, categories=scenes.categories)
     >>> run = fit(model, scenes, epochs=1, out=tempfile.mkdtemp(), progress=False)
-    >>> sorted(path.name for path in run.folder.iterdir())[:3]
-    ['best.safetensors', 'checkpoint.safetensors', 'curves.png']
+    >>> sorted(path.name for path in run.folder.glob("*.safetensors"))
+    ['best.safetensors', 'checkpoint.safetensors', 'last.safetensors']
     """
     data = _open(train)
     held_out = None if valid is None else _open(valid)
