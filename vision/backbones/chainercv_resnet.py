@@ -55,6 +55,12 @@ def _resnet(
     return model
 
 
+def _stride_first(block: type[Bottleneck], depths: Sequence[int], categories: Categories) -> ResNetClassifier:
+    model = _resnet(block, depths, categories)
+    stride_first(model)
+    return model
+
+
 def resnet50_fb(categories: Categories) -> ResNetClassifier:
     """ResNet-50 with the stride on the 3x3 convolutions, trained by ChainerCV as in Goyal et al. 2017."""
     return _resnet(Bottleneck, DEPTHS_50, categories)
@@ -72,45 +78,34 @@ def resnet152_fb(categories: Categories) -> ResNetClassifier:
 
 def resnet50_he(categories: Categories) -> ResNetClassifier:
     """The original ResNet-50: the stride is on the first convolution of a block, and the first of all has a bias."""
-    model = _resnet(Bottleneck, DEPTHS_50, categories)
+    model = _stride_first(Bottleneck, DEPTHS_50, categories)
     model.conv1 = Conv2d(3, 64, 7, 2, 3)
-    stride_first(model)
     return model
 
 
 def resnet101_he(categories: Categories) -> ResNetClassifier:
     """The original ResNet-101: the stride is on the first convolution of a block."""
-    model = _resnet(Bottleneck, DEPTHS_101, categories)
-    stride_first(model)
-    return model
+    return _stride_first(Bottleneck, DEPTHS_101, categories)
 
 
 def resnet152_he(categories: Categories) -> ResNetClassifier:
     """The original ResNet-152: the stride is on the first convolution of a block."""
-    model = _resnet(Bottleneck, DEPTHS_152, categories)
-    stride_first(model)
-    return model
+    return _stride_first(Bottleneck, DEPTHS_152, categories)
 
 
 def se_resnet50(categories: Categories) -> ResNetClassifier:
     """SE-ResNet-50, the stride on the first convolution of a block."""
-    model = _resnet(SEBottleneck, DEPTHS_50, categories)
-    stride_first(model)
-    return model
+    return _stride_first(SEBottleneck, DEPTHS_50, categories)
 
 
 def se_resnet101(categories: Categories) -> ResNetClassifier:
     """SE-ResNet-101, the stride on the first convolution of a block."""
-    model = _resnet(SEBottleneck, DEPTHS_101, categories)
-    stride_first(model)
-    return model
+    return _stride_first(SEBottleneck, DEPTHS_101, categories)
 
 
 def se_resnet152(categories: Categories) -> ResNetClassifier:
     """SE-ResNet-152, the stride on the first convolution of a block."""
-    model = _resnet(SEBottleneck, DEPTHS_152, categories)
-    stride_first(model)
-    return model
+    return _stride_first(SEBottleneck, DEPTHS_152, categories)
 
 
 def se_resnext50(categories: Categories) -> ResNetClassifier:
