@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from ..device import Array
 from ..tensor import Tensor, wrap
-from .elementwise import abs, atan, maximum, minimum, operands, sigmoid, softplus, where
+from .elementwise import abs, operands, sigmoid, softplus, where
 from .reduce import log_softmax, sum
 from .shape import getitem, transpose
 
 
-def _reduce(loss: Tensor, reduction: str, weight: Any = None) -> Tensor:
+def reduced(loss: Tensor, reduction: str, weight: Any = None) -> Tensor:
+    """The values of a loss, their sum, or their mean (the sum by ``weight`` where there is one)."""
     if reduction == "none":
         return loss
     if reduction == "sum":
@@ -22,7 +22,8 @@ def _reduce(loss: Tensor, reduction: str, weight: Any = None) -> Tensor:
     raise ValueError(f'expected a reduction "mean", "sum" or "none", got {reduction!r}')
 
 
-def _same_shape(name: str, x: Tensor, target: Tensor) -> None:
+def need_same_shape(name: str, x: Tensor, target: Tensor) -> None:
+    """Raise ValueError for a target of another shape than x."""
     if x.shape != target.shape:
         raise ValueError(f"{name}: expected a target of shape {x.shape}, got {target.shape}")
 
@@ -74,7 +75,7 @@ def softmax_cross_entropy(
     if reduction == "none":
         return loss.reshape(labels.shape)
     total = float(picked.sum())
-    return _reduce(loss, reduction, total if total else 1.0)
+    return reduced(loss, reduction, total if total else 1.0)
 
 
 def sigmoid_cross_entropy(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
@@ -84,8 +85,8 @@ def sigmoid_cross_entropy(x: Tensor, target: Tensor, reduction: str = "mean") ->
     0.6931
     """
     x, target = operands("sigmoid_cross_entropy", x, target)
-    _same_shape("sigmoid_cross_entropy", x, target)
-    return _reduce(softplus(x) - x * target, reduction)
+    need_same_shape("sigmoid_cross_entropy", x, target)
+    return reduced(softplus(x) - x * target, reduction)
 
 
 def focal_loss(x: Tensor, target: Tensor, alpha: float = 0.25, gamma: float = 2.0, reduction: str = "mean") -> Tensor:
@@ -95,12 +96,12 @@ def focal_loss(x: Tensor, target: Tensor, alpha: float = 0.25, gamma: float = 2.
     0.04332
     """
     x, target = operands("focal_loss", x, target)
-    _same_shape("focal_loss", x, target)
+    need_same_shape("focal_loss", x, target)
     towards = x * wrap(1 - 2 * target.data)  # the logit of the wrong answer
     loss = softplus(towards) * sigmoid(towards) ** gamma
     if alpha >= 0:
         loss = loss * wrap(target.data * (2 * alpha - 1) + (1 - alpha))
-    return _reduce(loss, reduction)
+    return reduced(loss, reduction)
 
 
 def l1_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
@@ -109,8 +110,8 @@ def l1_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
     >>> l1_loss(Tensor([1.0, 2.0]), Tensor([0.0, 0.0])).item()
     1.5
     """
-    _same_shape("l1_loss", x, target)
-    return _reduce(abs(x - target), reduction)
+    need_same_shape("l1_loss", x, target)
+    return reduced(abs(x - target), reduction)
 
 
 def smooth_l1_loss(x: Tensor, target: Tensor, beta: float = 1.0, reduction: str = "mean") -> Tensor:
@@ -119,49 +120,6 @@ def smooth_l1_loss(x: Tensor, target: Tensor, beta: float = 1.0, reduction: str 
     >>> smooth_l1_loss(Tensor([0.5]), Tensor([0.0])).item()
     0.125
     """
-    _same_shape("smooth_l1_loss", x, target)
+    need_same_shape("smooth_l1_loss", x, target)
     d = abs(x - target)
-    return _reduce(where(d < beta, d * d * (0.5 / beta), d - 0.5 * beta) if beta > 0 else d, reduction)
-
-
-def _corners(boxes: Tensor) -> list[Tensor]:
-    return [boxes[:, i] for i in range(4)]
-
-
-def iou_loss(x: Tensor, target: Tensor, kind: str = "iou", reduction: str = "mean", eps: float = 1e-7) -> Tensor:
-    """1 - IoU of boxes x and target (n, 4) xyxy, with a penalty that has a gradient where they do not overlap.
-
-    ``kind`` is "iou"; "giou" (Rezatofighi et al. 2019): minus the share of the enclosing box that neither covers;
-    "diou" (Zheng et al. 2020): the squared distance of the centres by the enclosing box's diagonal; "ciou": that and
-    the difference of the aspect ratios, whose factor gets no gradient.
-
-    >>> iou_loss(Tensor([[0.0, 0.0, 2.0, 2.0]]), Tensor([[0.0, 0.0, 2.0, 1.0]])).item()
-    0.5
-    """
-    if kind not in ("iou", "giou", "diou", "ciou"):
-        raise ValueError(f'expected a kind "iou", "giou", "diou" or "ciou", got {kind!r}')
-    _same_shape("iou_loss", x, target)
-    if x.ndim != 2 or x.shape[1] != 4:
-        raise ValueError(f"iou_loss: expected boxes (n, 4), got {x.shape}")
-    ax1, ay1, ax2, ay2 = _corners(x)
-    bx1, by1, bx2, by2 = _corners(target)
-    width, height = minimum(ax2, bx2) - maximum(ax1, bx1), minimum(ay2, by2) - maximum(ay1, by1)
-    overlaps = (width.data > 0) & (height.data > 0)
-    inter = where(overlaps, width * height, 0.0)
-    union = (ax2 - ax1) * (ay2 - ay1) + (bx2 - bx1) * (by2 - by1) - inter
-    iou = inter / (union + eps)
-    loss = 1 - iou
-    if kind != "iou":
-        cw, ch = maximum(ax2, bx2) - minimum(ax1, bx1), maximum(ay2, by2) - minimum(ay1, by1)
-        if kind == "giou":
-            hull = cw * ch
-            loss = loss + (hull - union) / (hull + eps)
-        else:
-            dx, dy = (ax1 + ax2 - bx1 - bx2) * 0.5, (ay1 + ay2 - by1 - by2) * 0.5
-            loss = loss + (dx * dx + dy * dy) / (cw * cw + ch * ch + eps)
-    if kind == "ciou":
-        difference = atan((bx2 - bx1) / (by2 - by1)) - atan((ax2 - ax1) / (ay2 - ay1))
-        v = difference * difference * (4 / math.pi**2)
-        factor = v.data / (1 - iou.data + v.data + eps)
-        loss = loss + v * wrap(factor)
-    return _reduce(loss, reduction)
+    return reduced(where(d < beta, d * d * (0.5 / beta), d - 0.5 * beta) if beta > 0 else d, reduction)

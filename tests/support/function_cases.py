@@ -8,6 +8,8 @@ from chainsight.core import functions as F
 from chainsight.core import seed
 from chainsight.core.functions import conv, elementwise, interpolate, norm, pool, reduce, shape
 from chainsight.core.functions.linear import Linear, MatMul
+from chainsight.vision.detection.losses import iou_loss
+from chainsight.vision.detection.roi_align import roi_align
 
 ROIS = np.array([[0.0, 0, 7, 5], [1.3, 2.1, 5.2, 9.7], [-3, -2, 4, 3], [5, 5, 5.3, 5.2]])
 IMAGES = np.array([0, 1, 1, 0])
@@ -52,7 +54,7 @@ def _dropout(x):
 
 
 def _roi(**options):
-    return lambda x: F.roi_align(x, ROIS, IMAGES, (2, 3), 0.5, **options)
+    return lambda x: roi_align(x, ROIS, IMAGES, (2, 3), 0.5, **options)
 
 
 E_, S, R = elementwise, shape, reduce
@@ -213,5 +215,5 @@ def _iou(kind, a, b):
     """Boxes from any four values: a corner and a positive size."""
     boxes = [F.concatenate([t[:, :2] * 0.3, t[:, :2] * 0.3 + F.exp(t[:, 2:] * 0.3)], 1) for t in (a, b)]
     if kind == "ciou":  # the aspect term's factor is a constant by definition: the difference must not move it
-        return F.iou_loss(*boxes, "diou", "none") + F.atan(a[:, 2] / F.exp(b[:, 2]))
-    return F.iou_loss(*boxes, kind, "none")
+        return iou_loss(*boxes, "diou", "none") + F.atan(a[:, 2] / F.exp(b[:, 2]))
+    return iou_loss(*boxes, kind, "none")

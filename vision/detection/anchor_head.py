@@ -21,6 +21,7 @@ from ...core import functions as F
 from ...core.layers import Module
 from .. import boxes as box_ops
 from ..model import sigmoid, softmax
+from .losses import iou_loss
 from .targets import BACKGROUND, NEITHER, Truth, leave_out_ignored
 
 Pairs = tuple[np.ndarray, np.ndarray]  # objects and the numbers of the head's anchors that they claim
@@ -179,7 +180,7 @@ class YoloLoss(Module):
         if each is None:
             share = head.anchors[found.place[1]].prod(1) / (size[0] * size[1])
             boxes = _boxes(head, codes, found.place, cell_of(grid, size))
-            each = F.iou_loss(boxes, Tensor(found.boxes), self.kind, "none") * Tensor(found.share / np.sqrt(share))
+            each = iou_loss(boxes, Tensor(found.boxes), self.kind, "none") * Tensor(found.share / np.sqrt(share))
 
         target, counted = np.zeros(found.state.shape, np.float32), (found.state == BACKGROUND).astype(np.float32)
         target[found.at] = counted[found.at] = 1

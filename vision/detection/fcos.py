@@ -18,6 +18,7 @@ from ..model import ModelInfo, sigmoid
 from .anchors import AnchorGenerator
 from .dense import ClassificationHead, DenseDetector, DenseHead, best_scores, class_loss, rows
 from .fpn import LastLevelP6P7, PyramidBackbone
+from .losses import iou_loss
 from .targets import Truth, claimed, match_centres
 from .towers import conv3x3, normal_001
 
@@ -80,7 +81,7 @@ class FCOS(DenseDetector):
         quality = F.sigmoid_cross_entropy(centreness[found.image, found.anchor, 0], Tensor(wanted), "sum")
         return {
             "class": class_loss(logits, matches, found, np.full(len(truths), 1 / count)),
-            "box": F.iou_loss(boxes, Tensor(found.boxes), "giou", "sum") / count,
+            "box": iou_loss(boxes, Tensor(found.boxes), "giou", "sum") / count,
             "centreness": quality / count,
         }
 

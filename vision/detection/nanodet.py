@@ -21,6 +21,7 @@ from ..categories import Categories
 from ..model import Detector, ModelInfo, sigmoid, softmax
 from ..results import Detections
 from ..sample import Sample
+from .losses import iou_loss
 from .targets import NEITHER, Truth, adaptive_match, truth_of
 
 SHAPES_INPUT = 320  # pixels, the side of nanodet_shapes' input
@@ -252,7 +253,7 @@ class NanoDet(Detector):
         found = Tensor(np.tile(where, 2)) + sides * signs
         score = sigmoid(logits.data[image, cell]).max(1) if len(cell) else np.zeros(0, np.float32)
         total = max(float(score.sum()), 1e-12)
-        loss_box = (F.iou_loss(found, Tensor(box), "giou", "none", eps=1e-6) * Tensor(score)).sum() * (2 / total)
+        loss_box = (iou_loss(found, Tensor(box), "giou", "none", eps=1e-6) * Tensor(score)).sum() * (2 / total)
 
         side = np.clip(box_ops.encode_distances(where, box), 0, GFLHead.bins - 1 - 0.1)
         at = np.arange(GFLHead.bins, dtype=np.float32)
@@ -261,7 +262,7 @@ class NanoDet(Detector):
         loss_distribution = -(log_bins * Tensor(share)).sum() * (0.25 / (4 * total))
 
         quality = np.zeros(logits.shape, np.float32)
-        overlap = 1 - F.iou_loss(found.detach(), Tensor(box), "iou", "none", eps=1e-6).data
+        overlap = 1 - iou_loss(found.detach(), Tensor(box), "iou", "none", eps=1e-6).data
         quality[image, cell, slots] = overlap
         counted = Tensor((matches != NEITHER)[..., None].astype(np.float32))
         wrong = F.sigmoid(logits) - Tensor(quality)

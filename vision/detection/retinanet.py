@@ -22,6 +22,7 @@ from .anchors import AnchorGenerator
 from .dense import ClassificationHead, DenseDetector, DenseHead, best_scores, class_loss, rows
 from .faster_rcnn import RATIOS, published_norm
 from .fpn import LastLevelP6P7, PyramidBackbone
+from .losses import iou_loss
 from .targets import Truth, claimed, match_and_claim_ties
 from .towers import conv3x3, normal_001, tower
 
@@ -60,7 +61,7 @@ def giou_loss(codes: Tensor, anchors: np.ndarray, boxes: np.ndarray) -> Tensor:
     centre = codes[:, :2] * Tensor(side) + Tensor((anchors[:, :2] + anchors[:, 2:]) / 2)
     half = F.exp(F.minimum(codes[:, 2:], math.log(1000 / 16))) * Tensor(side / 2)  # cut as the coder cuts
     found = F.concatenate([centre - half, centre + half], 1)
-    return F.iou_loss(found, Tensor(boxes), "giou", "none")
+    return iou_loss(found, Tensor(boxes), "giou", "none")
 
 
 class RetinaNet(DenseDetector):

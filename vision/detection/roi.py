@@ -13,6 +13,7 @@ from ...core.function import Function
 from ...core.layers import BatchNorm2d, Flatten, Linear, Module, ReLU, Sequential, init
 from .. import boxes as box_ops
 from ..model import softmax
+from .roi_align import roi_align
 from .targets import BACKGROUND, NEITHER, Truth, match, sample_balanced
 from .towers import tower
 
@@ -45,10 +46,10 @@ class MultiScaleRoIAlign:
             if len(index):
                 order.append(index)
                 parts.append(
-                    F.roi_align(level, flat[index], image_of[index], self.output_size, scales[i], self.sampling_ratio)
+                    roi_align(level, flat[index], image_of[index], self.output_size, scales[i], self.sampling_ratio)
                 )
         if not parts:
-            return F.roi_align(levels[0], flat, image_of, self.output_size, scales[0], self.sampling_ratio)
+            return roi_align(levels[0], flat, image_of, self.output_size, scales[0], self.sampling_ratio)
         if len(parts) == 1:
             return parts[0]
         back = np.argsort(np.concatenate(order))

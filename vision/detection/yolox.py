@@ -20,6 +20,7 @@ from ..categories import Categories
 from ..model import Detector, ModelInfo, sigmoid
 from ..results import Detections
 from ..sample import Sample
+from .losses import iou_loss
 from .targets import NEITHER, Truth, claimed, dynamic_match, truth_of
 
 PAD = 114  # grey, where the photo does not fill the input
@@ -369,7 +370,7 @@ class YOLOX(Detector):
         centre = code[:, :2] * Tensor(stride) + Tensor(points[found.anchor])
         half = F.exp(code[:, 2:]) * Tensor(stride / 2)
         box = F.concatenate([centre - half, centre + half], 1)
-        miss = F.iou_loss(box, Tensor(found.boxes), "iou", "none", 1e-16)
+        miss = iou_loss(box, Tensor(found.boxes), "iou", "none", 1e-16)
         present = F.sigmoid_cross_entropy(objectness[:, :, 0], Tensor((matches >= 0).astype(np.float32)), "none")
         target = np.zeros((len(found.anchor), logits.shape[2]), np.float32)
         target[np.arange(len(target)), found.slots] = quality[at]

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import stored_goldens
 from chainsight.core import Tensor
-from chainsight.core import functions as F
 from chainsight.core.layers import BatchNorm2d, init
 from chainsight.vision.categories import Categories
 from chainsight.vision.detection import keypoint_rcnn, mask_rcnn
 from chainsight.vision.detection.faster_rcnn import Objects
 from chainsight.vision.detection.resizing import ShortSideResize
+from chainsight.vision.detection.roi_align import roi_align
 from chainsight.vision.sample import Sample
 
 FOLDER = Path(__file__).resolve().parents[2] / "goldens" / "training"
@@ -111,7 +111,7 @@ def test_mask_targets_are_roi_align_of_the_resized_mask(scale):
     steps = (np.arange(n, dtype=np.float32) * np.float32(m / n) for n, m in zip(to_size, size))
     row, column = (np.minimum(s.astype(int), m - 1) for s, m in zip(steps, size))
     resized = Tensor(masks[:, row][:, :, column][:, None].astype(np.float32))
-    expected = F.roi_align(resized, boxes, rows, 28, sampling_ratio=0).numpy()[:, 0]
+    expected = roi_align(resized, boxes, rows, 28, sampling_ratio=0).numpy()[:, 0]
     np.testing.assert_allclose(found, expected, atol=2e-5)
     assert 0.2 < found.mean() < 0.8
 
