@@ -18,7 +18,7 @@ import numpy as np
 
 from . import kernels
 from .function import is_recording, no_grad
-from .kernels import onednn
+from .kernels import onednn, threads
 from .kernels.tape import Notes, noting
 from .layers.module import Module
 from .tensor import Tensor, wrap
@@ -73,6 +73,7 @@ class _Plans(threading.local):
 _plans = _Plans()
 
 
+@threads.settled()
 def planned(module: Module, x: Tensor, method: str = "forward") -> Any:
     """``module.method(x)`` in inference: a Tensor, or lists and tuples of them; from a plan where there is one.
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -18,9 +21,57 @@ _BLOCK = 1 << 15  # elements: a few blocks of them fit into a core's second-leve
 _BLOCKS_PER_THREAD = 4  # fewer are done before a second thread has started
 
 
+_Region = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_BINDINGS = {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"}  # with one of them OpenMP does it its own way
+_pool: list[int] = []  # the native ids of the threads of ``_workers``
+
+
+class _Own(threading.local):
+    place: Any = None  # where this thread was settled last, among which processors
+
+
+_own = _Own()
+
+
+@contextmanager
+def settled() -> Iterator[None]:
+    """Keep this thread on its processor in this block, and those that share its work on one other each.
+
+    Only where there are as many threads as processors. Hypervisors let an idle processor look taken: Linux then wakes
+    a thread where its waker runs, and both share that one for milliseconds, again and again in a network of many
+    small operations.
+    """
+    library, allowed = onednn.load(), os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else {0}
+    busy = 1 < len(allowed) == onednn.get_num_threads() and not _BINDINGS & set(os.environ)
+    if library is None or not busy or not hasattr(library.fast, "GOMP_parallel"):
+        yield
+        return
+    home = library.fast.sched_getcpu()
+    if _own.place != (place := (home, allowed, onednn.generation(), len(_pool))):
+        team: set[int] = {threading.get_native_id()}
+        library.slow.GOMP_parallel(_Region(lambda _: team.add(threading.get_native_id())), None, len(allowed), 0)
+        for workers in (team - {threading.get_native_id()}, _pool):
+            for worker, processor in zip(workers, allowed - {home}):
+                with suppress(ProcessLookupError):  # a thread that has ended since
+                    os.sched_setaffinity(worker, {processor})
+        _own.place = place
+    os.sched_setaffinity(0, {home})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def _start(processors: set[int] | None) -> None:
+    if processors:  # a thread starts where its parent is kept
+        os.sched_setaffinity(0, processors)
+    _pool.append(threading.get_native_id())
+
+
 @lru_cache(maxsize=1)
 def _workers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(os.cpu_count(), "chainsight")
+    _pool.clear()
+    return ThreadPoolExecutor(os.cpu_count(), "chainsight", _start, (_own.place and _own.place[1],))
 
 
 if hasattr(os, "register_at_fork"):
