@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from .. import kernels
 from ..device import Array, get_namespace
-from ..function import Function
+from ..function import Function, is_recording
 from ..kernels import memory, threads
-from ..tensor import Tensor
+from ..tensor import Tensor, wrap
 from .conv import Pair, pair
+from .pool import avg_pool2d
 from .reduce import mean
 
 CHUNK_BYTES = 1 << 19  # values are gathered in pieces that stay in a core's second-level cache
@@ -215,6 +217,10 @@ def resize(
         )
     if mode not in ("bilinear", "nearest") or (antialias and mode == "nearest"):
         raise ValueError(f'resize: expected mode "bilinear", or "nearest" without antialias, got {mode!r}')
+    if not is_recording() and not antialias and not align_corners and x.shape[2:] != out:
+        y = kernels.resize(x.data, out, mode)
+        if y is not None:
+            return wrap(y)
     for axis in (3, 2) if out[0] > x.shape[2] else (2, 3):  # the fewer rows, the less work along the width
         before, after = x.shape[axis], out[axis - 2]
         if before == after:
@@ -244,7 +250,7 @@ def adaptive_avg_pool2d(x: Tensor, size: Pair) -> Tensor:
             f"got {x.shape}, {out}"
         )
     if out == (1, 1):
-        return mean(x, (2, 3), True)
+        return mean(x, (2, 3), True) if is_recording() else avg_pool2d(x, (x.shape[2], x.shape[3]))
     for axis in (2, 3):
         if x.shape[axis] != out[axis - 2]:
             x = Interpolate(_cell_taps(x.shape[axis], out[axis - 2]), axis)(x)

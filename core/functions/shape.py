@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from .. import kernels
 from ..device import Array, get_namespace
 from ..function import Function
 from ..tensor import Tensor, wrap
@@ -147,7 +148,7 @@ class Concatenate(Function):
             dtypes = ", ".join(str(a.dtype) for a in arrays)
             raise TypeError(f"Concatenate: expected arrays of one dtype, got {dtypes}")
         self.sizes = [a.shape[axis] for a in arrays]
-        return get_namespace(arrays[0]).concatenate(arrays, axis=axis)
+        return kernels.concatenate(arrays, axis)
 
     def into(self, count: int, *arrays: Array) -> None:
         np.concatenate(arrays[1:], axis=self.axis, out=arrays[0])  # copied once, not twice

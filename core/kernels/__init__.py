@@ -8,10 +8,10 @@ variable ``CHAINSIGHT_ONEDNN=0`` selects the reference always.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from math import prod
+from math import log2, prod
 from operator import index
 from typing import NamedTuple
 
@@ -281,6 +281,39 @@ def add(a: Array, b: Array, relu: bool = False) -> Array:
     y = _like(a)
     threads.blockwise(work, a, b, y)
     return y
+
+
+def multiply(a: Array, b: Array) -> Array:
+    """The product of two arrays that broadcast.
+
+    >>> multiply(np.ones((1, 2, 1, 2)), np.array([[[[2.0]], [[3.0]]]])).tolist()
+    [[[[2.0, 2.0]], [[3.0, 3.0]]]]
+    """
+    by_channel = a.ndim == 4 and b.shape == (*a.shape[:2], 1, 1) and a.size >= _SMALL_ACTIVATION
+    y = onednn.multiply(a, b) if by_channel and _fast(a, b) else None
+    return a * b if y is None else y
+
+
+def concatenate(arrays: Sequence[Array], axis: int) -> Array:
+    """Arrays of one dtype, equal in shape but for ``axis``, joined along it.
+
+    >>> concatenate([np.ones(1), np.zeros(2)], 0).tolist()
+    [1.0, 0.0, 0.0]
+    """
+    large = axis == 1 and arrays[0].ndim == 4 and arrays[0].size >= _SMALL_ACTIVATION
+    y = onednn.concatenate(arrays) if large and _fast(*arrays, bfloat16=True) else None
+    return get_namespace(arrays[0]).concatenate(arrays, axis=axis) if y is None else y
+
+
+def resize(x: Array, size: tuple[int, int], mode: str) -> Array | None:
+    """x (n, channels, height, width) at ``size``, "bilinear" or "nearest"; None where no kernel does it exactly.
+
+    Where one size is not the other times a power of two, oneDNN's places are some roundings off; of two nearest
+    neighbours when shrinking it takes the other one.
+    """
+    powers = [log2(after / before) for before, after in zip(x.shape[2:], size)]
+    exact = all(power == round(power) for power in powers) and (mode == "bilinear" or min(powers) >= 0)
+    return onednn.resize(x, size, mode) if exact and _fast(x, bfloat16=True) else None
 
 
 def _like(x: Array) -> Array:

@@ -36,11 +36,12 @@ logger = logging.getLogger("chainsight")
 _SUCCESS, _UNIMPLEMENTED = 0, 3
 _ANY, _CPU, _IN_ORDER, _USER_SCRATCHPAD = 1, 1, 1, 1
 _TRAINING, _INFERENCE, _BACKWARD = 64, 96, 128
-_DIRECT, _BINARY_ADD = 1, 0x1FFF0
+_DIRECT, _BINARY_ADD, _BINARY_MULTIPLY = 1, 0x1FFF0, 0x1FFF1
+_RESAMPLINGS = {"nearest": 0x2FFF0, "bilinear": 0x2FFF1}
 _POOLINGS = {"max": 0x1FF, "include": 0x2FF, "exclude": 0x3FF}
 _SRC, _DST, _WEIGHTS, _BIAS, _MEAN, _VARIANCE, _SCALE, _SHIFT = 1, 17, 33, 41, 49, 50, 51, 52
 _WORKSPACE, _SCRATCHPAD, _DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS, _DIFF_SCALE, _DIFF_SHIFT = 64, 80, 129, 145, 161, 255, 256
-_FIRST_POST_OP_SRC_1 = 32768 | 2
+_FIRST_POST_OP_SRC_1, _SRC_1, _MANY_SRC = 32768 | 2, 2, 1024
 _USE_SCALE_AND_SHIFT, _FUSE_RELU = 6, 8
 _QUERY_IMPLEMENTATION, _QUERY_ARGUMENT = 8, 255
 _SEQUENTIAL_OMP_TBB = 1 | 2 | 4
@@ -786,6 +787,62 @@ def activate_grad(v: Floats, gy: Floats, activation: Activation) -> Floats | Non
     gx = memory.empty(v.shape)
     program.run(arrange(v), arrange(gy), gx)
     return gx
+
+
+# Elementwise with a broadcast, joining and resizing, in inference.
+
+
+def _build_multiply(library: _Library, shape: Shape) -> _Program:
+    x, scale, attributes = _nhwc(library, shape), _nhwc(library, (*shape[:2], 1, 1)), _attributes(library)
+    desc = library.create("binary_primitive_desc", library.engine, _BINARY_MULTIPLY, x, scale, x, attributes)
+    return _Program(library, desc, _SRC, _SRC_1, _DST)
+
+
+def multiply(x: Floats, scale: Floats) -> Floats | None:
+    """x (n, channels, height, width) times ``scale`` (n, channels, 1, 1)."""
+    program = _cached(("multiply", x.shape), _build_multiply, x.shape)
+    if program is None:
+        return None
+    y = memory.empty(x.shape)
+    program.run(_channels_last(x), _channels_last(scale), y)
+    return y
+
+
+def _build_concatenate(library: _Library, parts: Sequence[tuple[Shape, Shape]], y_shape: Shape, kind: Kind) -> _Program:
+    handles = [_describe(library, shape, [s // kind.itemsize for s in strides], kind) for shape, strides in parts]
+    sources = (c_void_p * len(parts))(*(handle.value.value for handle in handles))
+    y, attributes = _nhwc(library, y_shape, kind), _attributes(library)
+    desc = library.create("concat_primitive_desc", library.engine, y, len(parts), 1, sources, attributes)
+    return _Program(library, desc, *(_MANY_SRC + i for i in range(len(parts))), _DST)
+
+
+def concatenate(arrays: Sequence[Any]) -> Any:
+    """Arrays of rank 4 and one dtype joined along the channels."""
+    (n, _, h, w), kind, parts = arrays[0].shape, arrays[0].dtype, tuple((a.shape, a.strides) for a in arrays)
+    y_shape = (n, sum(a.shape[1] for a in arrays), h, w)
+    program = _cached(("concatenate", parts, kind), _build_concatenate, parts, y_shape, kind)
+    if program is None:
+        return None
+    y = memory.empty(y_shape, kind)
+    program.run(*arrays, y)
+    return y
+
+
+def _build_resize(library: _Library, shape: Shape, y_shape: Shape, mode: str, kind: Kind) -> _Program:
+    x, y, attributes = _nhwc(library, shape, kind), _nhwc(library, y_shape, kind), _attributes(library)
+    parts = library.engine, _INFERENCE, _RESAMPLINGS[mode], None, x, y, attributes
+    return _Program(library, library.create("resampling_forward_primitive_desc", *parts), _SRC, _DST)
+
+
+def resize(x: Any, size: tuple[int, int], mode: str) -> Any:
+    """x at another height and width, half-integers the centres of pixels, without antialiasing."""
+    y_shape = (*x.shape[:2], *size)
+    program = _cached(("resize", x.shape, size, mode, x.dtype), _build_resize, x.shape, y_shape, mode, x.dtype)
+    if program is None:
+        return None
+    y = memory.empty(y_shape, x.dtype)
+    program.run(_channels_last(x), y)
+    return y
 
 
 # Matrix products.

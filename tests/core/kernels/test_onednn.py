@@ -9,7 +9,7 @@ from contextvars import ContextVar
 
 import numpy as np
 import pytest
-from chainsight.core import Tensor, grad, kernels
+from chainsight.core import Tensor, grad, kernels, no_grad
 from chainsight.core import functions as F
 from chainsight.core.kernels import ConvSpec, FusedConv2d, FusedLinear, PoolSpec, onednn, reference
 
@@ -398,7 +398,7 @@ PROGRAM = """
 import logging, os, sys
 logging.basicConfig(stream=sys.stdout)
 import numpy as np
-from chainsight.core import Tensor, grad, kernels
+from chainsight.core import Tensor, grad, kernels, no_grad
 from chainsight.core import functions as F
 from chainsight.core.kernels import ConvSpec
 x, w = np.ones((1, 2, 8, 8), np.float32), np.ones((3, 2, 3, 3), np.float32)
@@ -437,3 +437,48 @@ def test_the_environment_variable_selects_the_reference():
 @needs_onednn
 def test_a_forked_child_computes_on_one_thread():
     assert run("fork", OMP_NUM_THREADS="2", CHAINSIGHT_ONEDNN="1") == ["onednn"]
+
+
+def channels_last(*shape):
+    y = kernels.empty(shape)
+    y[...] = np.random.default_rng(0).standard_normal(shape)
+    return y
+
+
+@needs_onednn
+@pytest.mark.parametrize("shape", [(1, 72, 28, 28), (3, 7, 41, 40), (2, 130, 1, 90)])
+def test_multiplying_by_channel(shape):
+    scale = channels_last(*shape[:2], 1, 1)
+    for x in (channels_last(*shape), np.ascontiguousarray(channels_last(*shape)), channels_last(*shape)[::-1, ::-1]):
+        y = onednn.multiply(x, scale)
+        assert np.array_equal(y, x * scale)
+        assert np.array_equal(kernels.multiply(x, scale), y)
+
+
+@needs_onednn
+def test_joining_channels():
+    whole = channels_last(2, 6, 60, 70)
+    parts = [[whole, channels_last(2, 3, 60, 70)], [whole[..., ::2, ::2], whole[..., 1::2, ::2]], [whole[:, 2:], whole]]
+    for arrays in (*parts, [np.ascontiguousarray(a) for a in parts[0]], [parts[0][1], np.ascontiguousarray(whole)]):
+        assert np.array_equal(kernels.concatenate(arrays, 1), np.concatenate(arrays, 1))
+    assert onednn.concatenate(parts[0]) is not None
+    assert kernels.concatenate([whole[:, :0], whole], 1).shape == whole.shape
+
+
+@needs_onednn
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+@pytest.mark.parametrize("size", [(28, 32), (14, 64), (7, 16), (7, 2)])
+def test_resizing_by_powers_of_two(mode, size):
+    x = channels_last(2, 5, 14, 16)
+    y = kernels.resize(x, size, mode)
+    if mode == "nearest" and size < (14, 16):
+        assert y is None
+        return
+    expected = F.resize(Tensor(x, requires_grad=True), size, mode).numpy()  # recorded: by the tables of weights
+    assert np.abs(y - expected).max() <= (0 if mode == "nearest" else 2e-6)
+    with no_grad():
+        assert np.array_equal(F.resize(Tensor(x), size, mode).numpy(), y)
+
+
+def test_resizing_to_other_sizes_is_left_to_exact_weights():
+    assert all(kernels.resize(channels_last(1, 2, 13, 17), size, "bilinear") is None for size in ((20, 17), (13, 51)))
