@@ -12,7 +12,7 @@ from .elementwise import (  # isort: skip  many names in few lines
 )  # fmt: skip
 from .interpolate import adaptive_avg_pool2d, resize
 from .linear import attention, linear, matmul
-from .loss import focal_loss, l1_loss, sigmoid_cross_entropy, smooth_l1_loss, softmax_cross_entropy
+from .loss import l1_loss, sigmoid_cross_entropy, smooth_l1_loss, softmax_cross_entropy
 from .norm import batch_norm, dropout, group_norm, layer_norm, normalize
 from .pool import avg_pool2d, max_pool2d
 from .reduce import log_softmax, logsumexp, max, mean, min, softmax, sum
@@ -20,7 +20,7 @@ from .reduce import log_softmax, logsumexp, max, mean, min, softmax, sum
 __all__ = [
     "abs", "adaptive_avg_pool2d", "add", "add_relu", "astype", "atan", "attention", "avg_pool2d", "batch_norm",
     "broadcast_to", "clip", "concatenate", "conv2d", "conv_transpose2d", "div", "dropout", "erf", "exp",
-    "expand_dims", "flip", "focal_loss", "gelu", "getitem", "group_norm", "hard_sigmoid", "hard_swish", "l1_loss",
+    "expand_dims", "flip", "gelu", "getitem", "group_norm", "hard_sigmoid", "hard_swish", "l1_loss",
     "layer_norm", "leaky_relu", "linear", "log", "log_softmax", "logsumexp", "matmul", "max",
     "max_pool2d", "maximum", "mean", "min", "minimum", "mish", "mul", "neg", "normalize", "pad", "pow", "relu",
     "relu6", "reshape", "resize", "roll", "scatter_add", "sigmoid", "sigmoid_cross_entropy", "silu",

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..device import Array
 from ..tensor import Tensor, wrap
-from .elementwise import abs, operands, sigmoid, softplus, where
+from .elementwise import abs, operands, softplus, where
 from .reduce import log_softmax, sum
 from .shape import getitem, transpose
 
@@ -87,21 +87,6 @@ def sigmoid_cross_entropy(x: Tensor, target: Tensor, reduction: str = "mean") ->
     x, target = operands("sigmoid_cross_entropy", x, target)
     need_same_shape("sigmoid_cross_entropy", x, target)
     return reduced(softplus(x) - x * target, reduction)
-
-
-def focal_loss(x: Tensor, target: Tensor, alpha: float = 0.25, gamma: float = 2.0, reduction: str = "mean") -> Tensor:
-    """The focal loss of logits x and targets 0 or 1 of the same shape (Lin et al. 2017, equation 5); alpha < 0: none.
-
-    >>> round(focal_loss(Tensor([0.0]), Tensor([1.0])).item(), 5)
-    0.04332
-    """
-    x, target = operands("focal_loss", x, target)
-    need_same_shape("focal_loss", x, target)
-    towards = x * wrap(1 - 2 * target.data)  # the logit of the wrong answer
-    loss = softplus(towards) * sigmoid(towards) ** gamma
-    if alpha >= 0:
-        loss = loss * wrap(target.data * (2 * alpha - 1) + (1 - alpha))
-    return reduced(loss, reduction)
 
 
 def l1_loss(x: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:

@@ -352,7 +352,9 @@ class FusedConv2d:
                 and winograd.pays(x.shape, self._onednn.shape, self.spec)
             ):
                 if self._winograd is None:
-                    self._winograd = winograd.Winograd(self._onednn.plain(), self.b, self.activation)
+                    self._winograd = winograd.Winograd(
+                        self._onednn.plain(), self.b, self.activation, self.spec.dilation[0]
+                    )
                 return self._winograd(x)
             if (y := self._onednn(x, residual)) is not None:
                 return y

@@ -909,3 +909,20 @@ class FusedLinear(_Fused):
         y_shape = x_shape[0], self.shape[1]
         program = _matmul_program(library, x, w, y_shape, True, self.kinds[1], self.activation, residual)
         return program, y_shape, self.packed(library, _Packing(library, program.desc, _WEIGHTS, self.shape))
+
+
+class PackedStack(_Fused):
+    """A stack of matrices (n, in, out), packed, to multiply stacks of rows (n, rows, in) with."""
+
+    def __init__(self, w: Floats) -> None:
+        super().__init__(w, None, w.shape[2], None, (FLOAT32, FLOAT32))
+
+    def build(self, library: _Library, x_shape: Shape, residual: Kind | None) -> tuple[_Program, Shape, int]:
+        y_shape = (*x_shape[:2], self.shape[2])
+        program = _matmul_program(library, _dense(library, x_shape), _describe(library, self.shape), y_shape, False)
+        return program, y_shape, self.packed(library, _Packing(library, program.desc, _WEIGHTS, self.shape))
+
+    def prepare(self, x_shape: Shape) -> tuple[_Program, Floats]:
+        """The program for rows of this shape and the matrices as it wants them."""
+        program, _, layout = _cached((self.token, x_shape), self.build, x_shape, None)
+        return program, self.layouts[layout][1]

@@ -22,8 +22,8 @@ _TILE, _OUT = 6, 4
 # With these points of interpolation (and infinity) the error is a quarter of that with 0, 1, -1, 2, -2: 2.4e-6 of the
 # largest output for 256 channels of rectified normal inputs.
 _POINTS = (0.0, 0.75, -0.75, 1.5, -1.5)
-_CHANNELS, _WORK = 128, 16_000  # with fewer channels, or tiles * channels, the transforms cost more than they save
-_BLOCK = 64  # tiles at a time
+_CHANNELS, _WORK = 128, 4_000_000  # with fewer channels, or tiles * channels ** 2, the transforms cost what they save
+_BLOCK = 64  # tiles at a time, or with fewer than 256 channels a quarter of these
 
 
 def _matrices() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -46,61 +46,75 @@ _OUTPUTS, _INPUTS = (np.ascontiguousarray(np.kron(m, m), np.float32) for m in (_
 def pays(x_shape: tuple[int, ...], w_shape: tuple[int, ...], spec: ConvSpec) -> bool:
     """Whether this convolution is one that the transforms make faster (measured on two cores with AVX-512)."""
     n, _, height, width = x_shape
-    plain = spec == ConvSpec((1, 1), (1, 1, 1, 1), (1, 1), 1) and w_shape[2:] == (3, 3)
-    channels, tiles = min(w_shape[:2]), n * (height // _OUT) * (width // _OUT)
-    return plain and channels >= _CHANNELS and tiles * channels >= _WORK
+    d = spec.dilation[0]
+    plain = spec == ConvSpec((1, 1), (d, d, d, d), (d, d), 1) and w_shape[2:] == (3, 3)
+    channels, tiles = min(w_shape[:2]), n * d * d * (height // d // _OUT) * (width // d // _OUT)
+    return plain and channels >= _CHANNELS and tiles * channels**2 >= _WORK
 
 
 class Winograd:
-    """activation(conv(x) + b) for a 3x3 convolution with stride 1 and padding 1; the weights are transformed once."""
+    """activation(conv(x) + b) for a 3x3 convolution with stride 1 and a padding that keeps the size.
 
-    def __init__(self, w: Floats, b: Floats | None, activation: Activation | None) -> None:
-        wide = np.einsum("ai,kcij,bj->abck", _G, w.astype(np.float64), _G, optimize=True)
-        self.w = np.ascontiguousarray(wide.reshape(_TILE**2, w.shape[1], w.shape[0]), np.float32)
-        self.b, self.activation = b, activation
+    The weights are transformed once. With ``dilation`` it is the convolution of as many interleaved grids, squared.
+    """
+
+    def __init__(self, w: Floats, b: Floats | None, activation: Activation | None, dilation: int = 1) -> None:
+        self.shape = (_TILE**2, w.shape[1], w.shape[0])
+        wide = np.empty(self.shape, np.float32)
+        for k in range(0, len(w), 32):  # in double precision a few at a time, not all at once
+            part = np.einsum("ai,kcij,bj->abck", _G, w[k : k + 32].astype(np.float64), _G, optimize=True)
+            wide[:, :, k : k + 32] = part.reshape(*self.shape[:2], -1)
+        self.w = onednn.PackedStack(wide)
+        self.b, self.activation, self.dilation = b, activation, dilation
 
     def __call__(self, x: Floats, out: Floats | None = None) -> Floats:
         n, _, height, width = x.shape
-        y = memory.empty((n, self.w.shape[2], height, width)) if out is None else out
+        y = memory.empty((n, self.shape[2], height, width)) if out is None else out
         if tape.notes is not None:
             tape.notes.add(self, x, y)
-        source, target = x.transpose(0, 2, 3, 1), y.transpose(0, 2, 3, 1)
-        across, down = -(-width // _OUT), -(-height // _OUT)
-        rows = _even(down, _BLOCK // across)
-        images = _even(n, _BLOCK // (across * rows))  # the heads of regions have many small maps
+        d, both = self.dilation, [a.transpose(0, 2, 3, 1) for a in (x, y)]
+        grids = [[a[k, i::d, j::d] for a in both] for k in range(n) for i in range(min(d, height)) for j in range(d)]
+        across, down = -(-width // d // _OUT), -(-height // d // _OUT)
+        tiles = min(_BLOCK, max(self.shape[1:]) // 4)
+        rows = _even(down, tiles // across)
+        several = _even(len(grids), tiles // (across * rows))  # the heads of regions have many small maps
 
         def work(blocks: Sequence[tuple[int, int]]) -> None:
             with onednn.one_thread():
-                buffers = _Buffers(images, rows, across, *self.w.shape[1:])
-                for image, row in blocks:
-                    part = slice(image, image + images)
-                    self._block(source[part], target[part], row * _OUT, buffers)
+                buffers = _Buffers(several, rows, across, *self.shape[1:])
+                for first, row in blocks:
+                    self._block(grids[first : first + several], row * _OUT, buffers)
 
         with noting(None):
-            threads.share(work, [(image, row) for image in range(0, n, images) for row in range(0, down, rows)])
+            with onednn.one_thread():
+                self.w.prepare((self.shape[0], several * rows * across, self.shape[1]))  # once, not in each thread
+            threads.share(work, [(i, row) for i in range(0, len(grids), several) for row in range(0, down, rows)])
         return y
 
-    def _block(self, x: Floats, y: Floats, top: int, t: _Buffers) -> None:
-        """Rows ``top`` and on, of (images, height, width, channels): as many as the buffers hold."""
-        images, height, width, _ = x.shape
+    def _block(self, grids: Sequence[list[Floats]], top: int, t: _Buffers) -> None:
+        """Rows ``top`` and on of inputs and outputs (height, width, channels): as many as the buffers hold."""
         space = t.padded.shape[1]
-        first, last = max(top - 1, 0), min(top - 1 + space, height)
-        if last - first < space:
-            t.padded[:] = 0
-        t.padded[:images, first - top + 1 : last - top + 1, 1 : 1 + width] = x[:, first:last]
+        for padded, (x, _) in zip(t.padded, grids):
+            first, last = max(top - 1, 0), min(top - 1 + space, x.shape[0])
+            if last - first < space or x.shape[1] < padded.shape[1] - 2:
+                padded[:] = 0
+            padded[first - top + 1 : max(last - top, -1) + 1, 1 : 1 + x.shape[1]] = x[first:last]
         np.copyto(t.gathered.reshape(t.tiles.shape), t.tiles)
         onednn.matmul(_INPUTS, t.gathered, out=t.inputs)
-        onednn.matmul(t.inputs.reshape(len(self.w), -1, self.w.shape[1]), self.w, out=t.products)
-        onednn.matmul(_OUTPUTS, t.products.reshape(len(self.w), -1), out=t.outputs)
+        inputs = t.inputs.reshape(self.shape[0], -1, self.shape[1])
+        multiply, w = self.w.prepare(inputs.shape)
+        multiply.run(inputs, w, t.products)
+        onednn.matmul(_OUTPUTS, t.products.reshape(self.shape[0], -1), out=t.outputs)
         np.copyto(t.rows, t.outputs.reshape(t.scattered).transpose(2, 3, 0, 4, 1, 5))
-        block = t.rows.reshape(len(t.rows), space - 2, -1, y.shape[3])[:images, : height - top, :width]
+        block = t.rows.reshape(len(t.rows), space - 2, -1, self.shape[2])
         if self.b is not None:
             block += self.b  # in a view of t.rows
         if self.activation is not None and self.activation[0] == "relu":
             np.maximum(block, 0, out=block)
         elif self.activation is not None:
             block = activate(block, self.activation)
-        y[:, top : top + block.shape[1]] = block
+        for done, (_, y) in zip(block, grids):
+            y[top : top + space - 2] = done[: max(y.shape[0] - top, 0), : y.shape[1]]
 
 
 def _even(count: int, most: int) -> int:

@@ -16,6 +16,7 @@ from ..model import Detector, sigmoid
 from ..results import Detections
 from ..sample import Sample
 from .anchors import AnchorGenerator
+from .losses import focal_loss
 from .resizing import ShortSideResize
 from .rpn import top_indices
 from .targets import NEITHER, Claimed, Truth, truth_of
@@ -132,7 +133,7 @@ def class_loss(logits: Tensor, matches: np.ndarray, found: Claimed, weight: np.n
     target = np.zeros(logits.shape, np.float32)
     target[found.image, found.anchor, found.slots] = 1
     counted = ((matches != NEITHER) * weight[:, None])[..., None].astype(np.float32)
-    return (F.focal_loss(logits, Tensor(target), reduction="none") * Tensor(counted)).sum()
+    return (focal_loss(logits, Tensor(target), reduction="none") * Tensor(counted)).sum()
 
 
 def likely(logits: np.ndarray, probability: float) -> tuple[np.ndarray, np.ndarray]:

@@ -1,4 +1,4 @@
-"""The loss of boxes by their overlap."""
+"""Losses of detectors: of classes that hardly ever occur, and of boxes by their overlap."""
 
 from __future__ import annotations
 
@@ -6,8 +6,24 @@ import math
 
 from ...core import Tensor
 from ...core import functions as F
+from ...core.functions.elementwise import operands
 from ...core.functions.loss import need_same_shape, reduced
 from ...core.tensor import wrap
+
+
+def focal_loss(x: Tensor, target: Tensor, alpha: float = 0.25, gamma: float = 2.0, reduction: str = "mean") -> Tensor:
+    """The focal loss of logits x and targets 0 or 1 of the same shape (Lin et al. 2017, equation 5); alpha < 0: none.
+
+    >>> round(focal_loss(Tensor([0.0]), Tensor([1.0])).item(), 5)
+    0.04332
+    """
+    x, target = operands("focal_loss", x, target)
+    need_same_shape("focal_loss", x, target)
+    towards = x * wrap(1 - 2 * target.data)  # the logit of the wrong answer
+    loss = F.softplus(towards) * F.sigmoid(towards) ** gamma
+    if alpha >= 0:
+        loss = loss * wrap(target.data * (2 * alpha - 1) + (1 - alpha))
+    return reduced(loss, reduction)
 
 
 def _corners(boxes: Tensor) -> list[Tensor]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from chainsight.core import Tensor, grad
 from chainsight.core import functions as F
+from chainsight.vision.detection.losses import focal_loss
 from chainsight.vision.detection.losses import iou_loss as our_iou_loss
 from chainsight.vision.detection.roi_align import roi_align as our_roi_align
 
@@ -104,7 +105,7 @@ FUNCTIONS = {
     "torch.nn.functional.log_softmax": one_input(F.log_softmax, dim="axis"),
     "torch.nn.functional.normalize": one_input(F.normalize, dim="axis"),
     "torch.nn.functional.cross_entropy": cross_entropy,
-    "torchvision.ops.sigmoid_focal_loss": lambda inputs, targets, **options: F.focal_loss(inputs, targets, **options),
+    "torchvision.ops.sigmoid_focal_loss": lambda inputs, targets, **options: focal_loss(inputs, targets, **options),
     "torch.nn.functional.binary_cross_entropy_with_logits": one_input(F.sigmoid_cross_entropy),
     "torch.nn.functional.smooth_l1_loss": one_input(F.smooth_l1_loss),
     "torchvision.ops.generalized_box_iou_loss": iou_loss("giou"),

@@ -12,14 +12,19 @@ SPEC = ConvSpec((1, 1), (1, 1, 1, 1), (1, 1), 1)
 pytestmark = pytest.mark.skipif(kernels.backend_name() != "onednn", reason="uses oneDNN's matrix products")
 
 
-def direct(x, w, b, activation):
-    y = reference.conv2d(x.astype(np.float64), w.astype(np.float64), None if b is None else b.astype(np.float64), SPEC)
+def dilated(d):
+    return ConvSpec((1, 1), (d, d, d, d), (d, d), 1)
+
+
+def direct(x, w, b, activation, d):
+    x, w, b = (a if a is None else a.astype(np.float64) for a in (x, w, b))
+    y = reference.conv2d(x, w, b, dilated(d))
     return y if activation is None else reference.activate(y, activation)
 
 
-def error(x, w, b, activation=None):
-    expected = direct(x, w, b, activation)
-    got = winograd.Winograd(w, b, activation)(x)
+def error(x, w, b, activation=None, d=1):
+    expected = direct(x, w, b, activation, d)
+    got = winograd.Winograd(w, b, activation, d)(x)
     assert got.shape == expected.shape
     assert got.transpose(0, 2, 3, 1).flags.c_contiguous
     return np.abs(got - expected).max() / np.abs(expected).max()
@@ -45,6 +50,28 @@ def test_any_size(n, c, k, h, w, activation):
     weight = rng.standard_normal((k, c, 3, 3), np.float32) * np.float32((2 / (9 * c)) ** 0.5)
     bias = rng.standard_normal(k, np.float32) if activation else None
     assert error(x, weight, bias, activation) < 1e-5
+
+
+@pytest.mark.parametrize("d", [2, 3, 5])
+@pytest.mark.parametrize(("n", "h", "w"), [(1, 4, 4), (2, 9, 13), (1, 17, 2), (3, 33, 65), (40, 5, 7)])
+def test_dilation_at_any_size(n, h, w, d):
+    rng = np.random.default_rng(h * w)
+    x = rng.standard_normal((n, 6, h, w), np.float32)
+    weight = rng.standard_normal((5, 6, 3, 3), np.float32) * np.float32((2 / (9 * 6)) ** 0.5)
+    assert error(x, weight, rng.standard_normal(5, np.float32), ("relu", 0.0, 0.0), d) < 1e-5
+
+
+def test_dilated_layers_take_it_where_their_grids_are_large_enough():
+    assert winograd.pays((1, 256, 65, 65), (256, 256, 3, 3), dilated(2))
+    assert winograd.pays((1, 512, 65, 65), (512, 512, 3, 3), dilated(4))
+    assert not winograd.pays((1, 256, 65, 65), (256, 256, 3, 3), dilated(24))
+    assert not winograd.pays((1, 256, 65, 65), (256, 256, 3, 3), ConvSpec((1, 1), (2, 2, 2, 2), (1, 1), 1))
+    x = np.random.default_rng(0).standard_normal((1, 256, 65, 65), np.float32)
+    w = np.random.default_rng(1).standard_normal((256, 256, 3, 3), np.float32)
+    conv = kernels.FusedConv2d(w, None, dilated(2), kernels.RELU)
+    found, expected = conv(x), kernels.activate(kernels.conv2d(x, w, None, dilated(2)), kernels.RELU)
+    assert conv._winograd is not None
+    assert np.abs(found - expected).max() < 2e-5 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("kind", ["rectified", "constant", "checkers", "one pixel", "wide range", "blocks"])
@@ -74,18 +101,18 @@ def test_error_stays_below_the_bound_on_hard_inputs(kind):
 )
 def test_few_tiles_are_computed_in_vain(n, h, w, monkeypatch):
     """Blocks of many small maps hold several of them, and the last rows of a map do not cost a whole block."""
-    rows, matmul = [], onednn.matmul
+    counts, matmul = [], onednn.matmul
 
     def counted(a, b, out):
-        if a.ndim == 3:
-            rows.append(a.shape[1])
+        if a is winograd._OUTPUTS:
+            counts.append(b.shape[1] // 256)
         return matmul(a, b, out=out)
 
     monkeypatch.setattr(onednn, "matmul", counted)
-    winograd.Winograd(np.ones((4, 4, 3, 3), np.float32), None, None)(np.ones((n, 4, h, w), np.float32))
+    winograd.Winograd(np.ones((256, 256, 3, 3), np.float32), None, None)(np.ones((n, 256, h, w), np.float32))
     tiles = n * -(-h // 4) * -(-w // 4)
-    assert tiles <= sum(rows) <= 1.2 * tiles
-    assert len(rows) <= max(4, sum(rows) / 24)
+    assert tiles <= sum(counts) <= 1.2 * tiles
+    assert len(counts) <= max(4, sum(counts) / 24)
 
 
 def test_fused_convolution_takes_it_where_it_pays():
@@ -96,10 +123,10 @@ def test_fused_convolution_takes_it_where_it_pays():
     conv = kernels.FusedConv2d(w, None, SPEC, ("relu", 0.0, 0.0))
     y = conv(x)
     assert conv._winograd is not None
-    expected = direct(x, w, None, ("relu", 0.0, 0.0))
+    expected = direct(x, w, None, ("relu", 0.0, 0.0), 1)
     assert np.abs(y - expected).max() < 1e-5 * np.abs(expected).max()
     residual = rng.standard_normal(y.shape).astype(np.float32)
-    np.testing.assert_allclose(conv(x, residual), np.maximum(direct(x, w, None, None) + residual, 0), atol=1e-4)
+    np.testing.assert_allclose(conv(x, residual), np.maximum(direct(x, w, None, None, 1) + residual, 0), atol=1e-4)
 
 
 @pytest.mark.parametrize(
