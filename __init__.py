@@ -26,6 +26,7 @@ _PUBLIC = {  # name: (module, attribute); resolved at first use, so that importi
     "list_models": (".vision.models", "list_models"),
     "load": (".vision.models", "load"),
     "model_info": (".vision.models", "model_info"),
+    "quantize": (".vision.quantization", "quantize"),
     "read_image": (".vision.image", "read_image"),
     "set_num_threads": (".core.kernels", "set_num_threads"),
     "show_config": (".config", "show_config"),
@@ -51,6 +52,7 @@ __all__ = [
     "list_models",
     "load",
     "model_info",
+    "quantize",
     "read_image",
     "set_num_threads",
     "show_config",
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from .vision.categories import Categories
     from .vision.image import ImageError, read_image
     from .vision.models import list_models, load, model_info
+    from .vision.quantization import quantize
     from .vision.results import Classification, Detections, SegmentationMap
     from .vision.sample import Sample
     from .weights.errors import DownloadError, WeightsError

@@ -281,10 +281,7 @@ def _reaching(outputs: Sequence[Tensor], targets: set[int]) -> set[int]:
 
 
 def _walk(
-    outputs: Sequence[Tensor],
-    grad_outputs: Sequence[Tensor],
-    inputs: Sequence[Tensor] | None,
-    retain_graph: bool,
+    outputs: Sequence[Tensor], grad_outputs: Sequence[Tensor], inputs: Sequence[Tensor] | None, retain_graph: bool
 ) -> dict[int, Tensor]:
     """Carry gradients from ``outputs`` to ``inputs`` (to every leaf if None); the result is keyed by the input's id."""
     pending: dict[Function, list[_Sum | None]] = {}

@@ -166,6 +166,7 @@ def test_the_public_names_are_pinned():
         "list_models",
         "load",
         "model_info",
+        "quantize",
         "read_image",
         "set_num_threads",
         "show_config",

@@ -56,6 +56,7 @@ from .detection import (
     yolox,
 )
 from .model import Model, ModelInfo, has_folded_norms, with_fields
+from .quantization import take_quantized
 from .segmentation import deeplabv3, deeplabv3_plus, fcn, lraspp, pspnet, segnet
 
 log = logging.getLogger("chainsight")
@@ -279,6 +280,8 @@ def fill(model: Model[Any], info: ModelInfo, path: Path, keep_classes: bool) -> 
         if info.convert is not None:
             found = info.convert(found)
         model.take_shapes(found)
+        if take_quantized(model, found) and not keep_classes:
+            raise WeightsError("quantized weights cannot be trained for other classes: take those they were made from")
         own = model.state_dict()
         heads = [] if keep_classes else [name for name in own if name.startswith(model.class_layers)]
         report = match_state(

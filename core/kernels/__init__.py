@@ -25,6 +25,7 @@ from .reference import erf as erf
 from .reference import max_pool2d_indices as max_pool2d_indices
 from .specs import ConvSpec as ConvSpec
 from .specs import PoolSpec as PoolSpec
+from .specs import Quantization as Quantization
 
 _FLOAT32, _BFLOAT16 = onednn.FLOAT32, onednn.BFLOAT16
 _SMALL_PRODUCT = 32768  # multiplications below which NumPy's call costs less
@@ -328,7 +329,8 @@ class FusedConv2d:
     """A convolution prepared for inference: activation(conv(x) + b + residual) in one pass over the output.
 
     The weights are packed for the kernel at the first call: later changes of the array have no effect. With "bf16"
-    results are bfloat16 after an activation, and ``inner`` says so of others; see ``use_precision``.
+    results are bfloat16 after an activation, and ``inner`` says so of others; see ``use_precision``. With a
+    ``quantization`` the weights are whole numbers of -127 to 127, and bytes are multiplied.
 
     >>> conv = FusedConv2d(np.ones((1, 1, 3, 3), np.float32), None, ConvSpec(), ("relu", 0.0, 0.0))
     >>> conv(np.ones((1, 1, 3, 4), np.float32)).tolist()
@@ -336,11 +338,17 @@ class FusedConv2d:
     """
 
     def __init__(
-        self, w: Array, b: Array | None, spec: ConvSpec, activation: Activation | None = None, inner: bool = False
+        self,
+        w: Array,
+        b: Array | None,
+        spec: ConvSpec,
+        activation: Activation | None = None,
+        inner: bool = False,
+        quantization: Quantization | None = None,
     ) -> None:
-        self.b, self.spec, self.activation = b, spec, activation
+        self.b, self.spec, self.activation, self.quantization = b, spec, activation, quantization
         kinds = _kinds(inner or activation is not None)
-        self._onednn = onednn.FusedConv2d(w, b, spec, activation, kinds) if _fast(w, b) else None
+        self._onednn = onednn.FusedConv2d(w, b, spec, activation, kinds, quantization) if _fast(w, b) else None
         self._w = w if self._onednn is None else None
         self._winograd: winograd.Winograd | None = None
 
@@ -359,7 +367,9 @@ class FusedConv2d:
             if (y := self._onednn(x, residual)) is not None:
                 return y
         w = self._w if self._onednn is None else self._onednn.plain()
-        return _finish(reference.conv2d(widen(x), w, self.b, self.spec), residual, self.activation)
+        x = widen(x)
+        x, w = self.quantization.rounded(x, w) if self.quantization else (x, w)
+        return _finish(reference.conv2d(x, w, self.b, self.spec), residual, self.activation)
 
 
 class FusedLinear:

@@ -158,13 +158,13 @@ class Pool:
         return np.ndarray(array.shape, array.dtype, lease.block.memory, offset, array.strides)
 
 
-_POOL = Pool()
-trim = _POOL.trim
-usage = _POOL.usage
+COMMON = Pool()  # of all threads that were given none of their own
+trim = COMMON.trim
+usage = COMMON.usage
 
 
 class _Current(threading.local):
-    pool = _POOL
+    pool = COMMON
 
 
 _current = _Current()

@@ -1,4 +1,4 @@
-"""The heavy operations through oneDNN (3.x) by ctypes, for float32 NumPy arrays; inference also in bfloat16.
+"""The heavy operations through oneDNN (3.x) by ctypes, for float32 NumPy arrays; inference also in bfloat16 and bytes.
 
 Every operation returns None when oneDNN has no good kernel for it (or nothing is to be computed): the caller then takes
 the reference. Compiled primitives are cached per thread by shape, with their memory objects and argument arrays built
@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from . import memory
-from .specs import ConvSpec, PoolSpec
-from .tape import tape
+from .specs import ConvSpec, PoolSpec, Quantization
+from .tape import noting, tape
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Activation = tuple[str, float, float]
@@ -41,7 +41,7 @@ _RESAMPLINGS = {"nearest": 0x2FFF0, "bilinear": 0x2FFF1}
 _POOLINGS = {"max": 0x1FF, "include": 0x2FF, "exclude": 0x3FF}
 _SRC, _DST, _WEIGHTS, _BIAS, _MEAN, _VARIANCE, _SCALE, _SHIFT = 1, 17, 33, 41, 49, 50, 51, 52
 _WORKSPACE, _SCRATCHPAD, _DIFF_SRC, _DIFF_DST, _DIFF_WEIGHTS, _DIFF_SCALE, _DIFF_SHIFT = 64, 80, 129, 145, 161, 255, 256
-_FIRST_POST_OP_SRC_1, _SRC_1, _MANY_SRC = 32768 | 2, 2, 1024
+_POST_OP, _SRC_1, _MANY_SRC = 32768, 2, 1024
 _USE_SCALE_AND_SHIFT, _FUSE_RELU = 6, 8
 _QUERY_IMPLEMENTATION, _QUERY_ARGUMENT = 8, 255
 _SEQUENTIAL_OMP_TBB = 1 | 2 | 4
@@ -64,7 +64,8 @@ _FROM_OUTPUT = {"relu": 0x100, "tanh": 0x101, "sigmoid": 0x104, "relu6": 0x106}
 _CACHED_PROGRAMS = 4096
 FLOAT32 = np.dtype(np.float32)
 BFLOAT16 = np.dtype("V2")  # NumPy has no such type: these arrays hold the bits, which can be moved but not added
-_KINDS = {FLOAT32: 3, BFLOAT16: 2}
+INT8, UINT8 = np.dtype(np.int8), np.dtype(np.uint8)
+_KINDS = {FLOAT32: 3, BFLOAT16: 2, INT8: 5, UINT8: 6}
 _BFLOAT16_INSTRUCTIONS = 0x80  # in dnnl_cpu_isa_t
 
 
@@ -384,21 +385,24 @@ def _eltwise(activation: Activation) -> tuple[int, c_float, c_float]:
     return algorithm, c_float(alpha), c_float(beta)
 
 
-def _attributes(library: _Library, activation: Activation | None = None, residual: _Handle | None = None) -> _Handle:
-    attributes = library.create("primitive_attr")
+def _attributes(
+    library: _Library, activation: Activation | None = None, *binaries: tuple[int, _Handle | None]
+) -> _Handle:
+    """Scratch memory from outside, and what follows in place: sums and products with arrays, then an activation."""
+    attributes, post_ops = library.create("primitive_attr"), library.create("post_ops")
     library.call("primitive_attr_set_scratchpad_mode", attributes, _USER_SCRATCHPAD)
-    if activation or residual:
-        post_ops = library.create("post_ops")
-        if residual:
-            library.call("post_ops_append_binary", post_ops, _BINARY_ADD, residual)
-        if activation:
-            library.call("post_ops_append_eltwise", post_ops, *_eltwise(activation))
-        library.call("primitive_attr_set_post_ops", attributes, post_ops)
+    for algorithm, array in binaries:
+        if array:
+            library.call("post_ops_append_binary", post_ops, algorithm, array)
+    if activation:
+        library.call("post_ops_append_eltwise", post_ops, *_eltwise(activation))
+    library.call("primitive_attr_set_post_ops", attributes, post_ops)
     return attributes
 
 
-def _forward_arguments(bias: bool, residual: bool) -> Shape:
-    return (_SRC, _WEIGHTS, _DST, *((_BIAS,) if bias else ()), *((_FIRST_POST_OP_SRC_1,) if residual else ()))
+def _forward_arguments(bias: bool, *arrays: _Handle | None) -> Shape:
+    operands = (_POST_OP * (i + 1) | _SRC_1 for i in range(sum(array is not None for array in arrays)))
+    return (_SRC, _WEIGHTS, _DST, *((_BIAS,) if bias else ()), *operands)
 
 
 def _reorder(library: _Library, source: Any, target: Any) -> _Program:
@@ -497,10 +501,12 @@ class _Fused:
     def __init__(self, w: Floats, b: Floats | None, outputs: int, activation: Activation | None, kinds: Kinds) -> None:
         self.shape, self.activation, self.kinds = w.shape, activation, kinds
         self.b = np.zeros(outputs, np.float32) if b is None else np.ascontiguousarray(b)
+        self.operands: tuple[Floats, ...] = (self.b,)  # besides inputs, weights and output
         self.w: Floats | None = w  # let go when packed
         self.token = object()  # names these weights in the threads' caches without keeping them alive
         self.layouts: list[tuple[_Packing, Floats]] = []
 
+    @noting(None)  # is no part of a run
     def packed(self, library: _Library, packing: _Packing) -> int:
         """The number in ``layouts`` of the weights as ``packing`` wants them."""
         for index, (known, _) in enumerate(self.layouts):
@@ -516,9 +522,14 @@ class _Fused:
         self.w = w if packed is w else None
         return next(i for i, (known, _) in enumerate(self.layouts) if known is packing)
 
+    @noting(None)
     def plain(self) -> Floats:
         """The weights as an ordinary array."""
         return self.w if self.w is not None else self.layouts[0][0].unpack(self.layouts[0][1])
+
+    def take(self, x: Any) -> Any:
+        """x as the program wants it."""
+        return arrange(x, self.kinds[0])
 
     def build(self, library: _Library, x_shape: Shape, residual: Kind | None) -> tuple[_Program, Shape, int]:
         """The program for inputs of this shape, the shape of the output and the number of the weights' layout."""
@@ -533,7 +544,7 @@ class _Fused:
         if residual is not None:
             residual = arrange(np.broadcast_to(residual, y_shape), residual.dtype)
         y = memory.empty(y_shape, self.kinds[1])
-        program.run(arrange(x, self.kinds[0]), self.layouts[layout][1], y, self.b, residual)
+        program.run(self.take(x), self.layouts[layout][1], y, *self.operands, residual)
         return y
 
 
@@ -552,7 +563,8 @@ def _conv_parts(
     dilation = _dims(spec.dilation[0] - 1, spec.dilation[1] - 1)
     geometry = [_dims(*spec.stride), dilation, _dims(top, left), _dims(bottom, right)]
     kind, y_kind = kinds
-    x, w, y = _nhwc(library, x_shape, kind), _describe(library, grouped, None, kind), _nhwc(library, y_shape, y_kind)
+    x, y = _nhwc(library, x_shape, kind), _nhwc(library, y_shape, y_kind)
+    w = _describe(library, grouped, None, INT8 if kind == UINT8 else kind)
     return y_shape, (x, w, y), geometry
 
 
@@ -560,13 +572,7 @@ class _Conv:
     """A program of a convolution or of one of its gradients, the shape of the output and the packing of the weights."""
 
     def __init__(
-        self,
-        library: _Library,
-        kind: str,
-        x_shape: Shape,
-        w_shape: Shape,
-        spec: ConvSpec,
-        bias: bool = False,
+        self, library: _Library, kind: str, x_shape: Shape, w_shape: Shape, spec: ConvSpec, bias: bool = False
     ) -> None:
         self.y_shape, (x, w, y), geometry = _conv_parts(library, x_shape, w_shape, spec)
         attributes = _attributes(library)
@@ -574,7 +580,7 @@ class _Conv:
         end = (*geometry, attributes)
         name = "convolution_{}_primitive_desc"
         desc = library.create(name.format("forward"), engine, _TRAINING, _DIRECT, x, w, b, y, *end)
-        arguments = _forward_arguments(bias, False)
+        arguments = _forward_arguments(bias)
         end = (*geometry, desc, attributes)
         if kind == "data":
             desc = library.create(name.format("backward_data"), engine, _DIRECT, x, w, y, *end)
@@ -622,19 +628,37 @@ class FusedConv2d(_Fused):
     """A convolution with packed weights, bias, residual and activation in one pass; see ``kernels.FusedConv2d``."""
 
     def __init__(
-        self, w: Floats, b: Floats | None, spec: ConvSpec, activation: Activation | None, kinds: Kinds
+        self,
+        w: Floats,
+        b: Floats | None,
+        spec: ConvSpec,
+        activation: Activation | None,
+        kinds: Kinds,
+        quantization: Quantization | None = None,
     ) -> None:
         super().__init__(w, b, w.shape[0], activation, kinds)
-        self.spec = spec
+        self.spec, self.quantization = spec, quantization
+        if quantization:  # whole numbers are multiplied; the sums times their steps, plus the bias
+            self.kinds = UINT8 if quantization.low == 0 else INT8, FLOAT32
+            self.operands = (np.asarray(quantization.steps * quantization.step, np.float32), self.b)
+            self.inverse = np.full((1, 1, 1, 1), 1 / quantization.step, np.float32)
+
+    def take(self, x: Any) -> Any:
+        if not self.quantization:
+            return super().take(x)
+        settings = x.shape, self.inverse.shape, self.kinds[0]
+        return _apply(_build_multiply, x.shape, self.kinds[0], (arrange(x, FLOAT32), self.inverse), *settings)
 
     def build(self, library: _Library, x_shape: Shape, residual: Kind | None) -> tuple[_Program, Shape, int]:
-        parts = _conv_parts(library, x_shape, self.shape, self.spec, self.kinds)
-        y_shape, (x, w, y), geometry = parts
+        y_shape, (x, w, y), geometry = _conv_parts(library, x_shape, self.shape, self.spec, self.kinds)
         added = None if residual is None else _nhwc(library, y_shape, residual)
-        attributes, b = _attributes(library, self.activation, added), _dense(library, self.shape[:1])
+        row = _nhwc(library, (1, self.shape[0], 1, 1)) if self.quantization else None
+        b = None if row else _dense(library, self.shape[:1])
+        binaries = (_BINARY_MULTIPLY, row), (_BINARY_ADD, row), (_BINARY_ADD, added)
         first = library.engine, _TRAINING, _DIRECT, x, w, b, y
+        attributes = _attributes(library, self.activation, *binaries)
         desc = library.create("convolution_forward_primitive_desc", *first, *geometry, attributes)
-        program = _Program(library, desc, *_forward_arguments(True, residual is not None))
+        program = _Program(library, desc, *_forward_arguments(row is None, row, row, added))
         packing = _Packing(library, desc, _WEIGHTS, self.shape, self.spec.groups)
         return program, y_shape, self.packed(library, packing)
 
@@ -792,20 +816,27 @@ def activate_grad(v: Floats, gy: Floats, activation: Activation) -> Floats | Non
 # Elementwise with a broadcast, joining and resizing, in inference.
 
 
-def _build_multiply(library: _Library, shape: Shape) -> _Program:
-    x, scale, attributes = _nhwc(library, shape), _nhwc(library, (*shape[:2], 1, 1)), _attributes(library)
-    desc = library.create("binary_primitive_desc", library.engine, _BINARY_MULTIPLY, x, scale, x, attributes)
+def _apply(build: Callable[..., _Program], y_shape: Shape, kind: Kind, arrays: Sequence[Any], *settings: Any) -> Any:
+    """What the program that ``build`` makes for these settings gives; None where there is none."""
+    program = _cached((build, settings), build, *settings)
+    if program is None:
+        return None
+    y = memory.empty(y_shape, kind)
+    program.run(*arrays, y)
+    return y
+
+
+def _build_multiply(library: _Library, shape: Shape, scale_shape: Shape, kind: Kind) -> _Program:
+    x, scale, y = _nhwc(library, shape), _nhwc(library, scale_shape), _nhwc(library, shape, kind)
+    parts = _BINARY_MULTIPLY, x, scale, y, _attributes(library)
+    desc = library.create("binary_primitive_desc", library.engine, *parts)
     return _Program(library, desc, _SRC, _SRC_1, _DST)
 
 
-def multiply(x: Floats, scale: Floats) -> Floats | None:
+def multiply(x: Floats, scale: Floats) -> Any:
     """x (n, channels, height, width) times ``scale`` (n, channels, 1, 1)."""
-    program = _cached(("multiply", x.shape), _build_multiply, x.shape)
-    if program is None:
-        return None
-    y = memory.empty(x.shape)
-    program.run(_channels_last(x), _channels_last(scale), y)
-    return y
+    settings = x.shape, scale.shape, FLOAT32
+    return _apply(_build_multiply, x.shape, FLOAT32, (_channels_last(x), _channels_last(scale)), *settings)
 
 
 def _build_concatenate(library: _Library, parts: Sequence[tuple[Shape, Shape]], y_shape: Shape, kind: Kind) -> _Program:
@@ -820,12 +851,7 @@ def concatenate(arrays: Sequence[Any]) -> Any:
     """Arrays of rank 4 and one dtype joined along the channels."""
     (n, _, h, w), kind, parts = arrays[0].shape, arrays[0].dtype, tuple((a.shape, a.strides) for a in arrays)
     y_shape = (n, sum(a.shape[1] for a in arrays), h, w)
-    program = _cached(("concatenate", parts, kind), _build_concatenate, parts, y_shape, kind)
-    if program is None:
-        return None
-    y = memory.empty(y_shape, kind)
-    program.run(*arrays, y)
-    return y
+    return _apply(_build_concatenate, y_shape, kind, arrays, parts, y_shape, kind)
 
 
 def _build_resize(library: _Library, shape: Shape, y_shape: Shape, mode: str, kind: Kind) -> _Program:
@@ -837,12 +863,7 @@ def _build_resize(library: _Library, shape: Shape, y_shape: Shape, mode: str, ki
 def resize(x: Any, size: tuple[int, int], mode: str) -> Any:
     """x at another height and width, half-integers the centres of pixels, without antialiasing."""
     y_shape = (*x.shape[:2], *size)
-    program = _cached(("resize", x.shape, size, mode, x.dtype), _build_resize, x.shape, y_shape, mode, x.dtype)
-    if program is None:
-        return None
-    y = memory.empty(y_shape, x.dtype)
-    program.run(_channels_last(x), y)
-    return y
+    return _apply(_build_resize, y_shape, x.dtype, (_channels_last(x),), x.shape, y_shape, mode, x.dtype)
 
 
 # Matrix products.
@@ -856,12 +877,7 @@ def _matrix(a: Floats) -> Floats:
     return a if dense and all(s > 0 and s % 4 == 0 for s in a.strides) else np.ascontiguousarray(a)
 
 
-def _build_matmul(
-    library: _Library,
-    a: tuple[Shape, Shape],
-    b: tuple[Shape, Shape],
-    bias: bool,
-) -> _Program:
+def _build_matmul(library: _Library, a: tuple[Shape, Shape], b: tuple[Shape, Shape], bias: bool) -> _Program:
     """Both matrices are given by shape and strides in bytes."""
     left, right = (_describe(library, shape, [s // 4 for s in strides]) for shape, strides in (a, b))
     return _matmul_program(library, left, right, (*a[0][:-1], b[0][-1]), bias)
@@ -879,9 +895,9 @@ def _matmul_program(
 ) -> _Program:
     row = _dense(library, (1, y_shape[-1])) if bias else None
     added = None if residual is None else _dense(library, y_shape, residual)
-    parts = left, right, row, _dense(library, y_shape, y_kind), _attributes(library, activation, added)
+    parts = left, right, row, _dense(library, y_shape, y_kind), _attributes(library, activation, (_BINARY_ADD, added))
     desc = library.create("matmul_primitive_desc", library.engine, *parts)
-    return _Program(library, desc, *_forward_arguments(bias, residual is not None))
+    return _Program(library, desc, *_forward_arguments(bias, added))
 
 
 def matmul(a: Floats, b: Floats, bias: Floats | None = None, out: Floats | None = None) -> Floats | None:

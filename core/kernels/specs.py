@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from ..device import Array, get_namespace
 
 
 class ConvSpec(NamedTuple):
@@ -63,3 +65,21 @@ class PoolSpec(NamedTuple):
         bottom = max(bottom, (height - 1) * sy + dy * (ky - 1) + 1 - size[0] - top)
         right = max(right, (width - 1) * sx + dx * (kx - 1) + 1 - size[1] - left)
         return top, bottom, left, right
+
+
+class Quantization(NamedTuple):
+    """How a convolution's inputs and weights are whole numbers of a byte, times steps.
+
+    Inputs are multiples of ``step``, from ``low`` (0 or -128) times it to that and 255 times it. ``steps`` (out,) are
+    those of the weights.
+    """
+
+    step: float
+    low: int
+    steps: Any
+
+    def rounded(self, x: Array, w: Array) -> tuple[Array, Array]:
+        """The inputs and weights that are multiplied, given the inputs and the whole numbers of the weights."""
+        xp = get_namespace(x)
+        whole = xp.clip(xp.rint(x / self.step), self.low, self.low + 255)
+        return (whole * self.step).astype(x.dtype), w * xp.asarray(self.steps).reshape(-1, 1, 1, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -45,7 +45,7 @@ def noting(notes: Notes | None) -> Iterator[None]:
     """In this block the operations of this thread are noted there, or nowhere: what is one step as a whole."""
     before, tape.notes = tape.notes, notes
     try:
-        with nullcontext() if notes is None else memory.using(notes.pool):
+        with memory.using(memory.COMMON if notes is None else notes.pool):
             yield
     finally:
         tape.notes = before

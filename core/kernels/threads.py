@@ -26,11 +26,7 @@ _BINDINGS = {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"}  # with one of 
 _pool: list[int] = []  # the native ids of the threads of ``_workers``
 
 
-class _Own(threading.local):
-    place: Any = None  # where this thread was settled last, among which processors
-
-
-_own = _Own()
+_own = threading.local()  # ``place``: where this thread was settled last, among which processors
 
 
 @contextmanager
@@ -47,7 +43,7 @@ def settled() -> Iterator[None]:
         yield
         return
     home = library.fast.sched_getcpu()
-    if _own.place != (place := (home, allowed, onednn.generation(), len(_pool))):
+    if getattr(_own, "place", None) != (place := (home, allowed, onednn.generation(), len(_pool))):
         team: set[int] = {threading.get_native_id()}
         library.slow.GOMP_parallel(_Region(lambda _: team.add(threading.get_native_id())), None, len(allowed), 0)
         for workers in (team - {threading.get_native_id()}, _pool):
@@ -71,7 +67,7 @@ def _start(processors: set[int] | None) -> None:
 @lru_cache(maxsize=1)
 def _workers() -> ThreadPoolExecutor:
     _pool.clear()
-    return ThreadPoolExecutor(os.cpu_count(), "chainsight", _start, (_own.place and _own.place[1],))
+    return ThreadPoolExecutor(os.cpu_count(), "chainsight", _start, (getattr(_own, "place", (0, None))[1],))
 
 
 if hasattr(os, "register_at_fork"):

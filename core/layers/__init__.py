@@ -1,7 +1,6 @@
 """Layers: modules with parameters, named as torch names them."""
 
 from .activation import GELU, Activation, HardSigmoid, HardSwish, LeakyReLU, Mish, ReLU, ReLU6, Sigmoid, SiLU, Tanh
-from .attention import MultiheadAttention
 from .containers import ModuleList, Sequential
 from .conv import Conv2d, ConvTranspose2d
 from .dropout import Dropout, StochasticDepth
@@ -13,6 +12,6 @@ from .pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 __all__ = [
     "GELU", "Activation", "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm", "BatchNorm2d", "Conv2d", "ConvTranspose2d",
     "Dropout", "Flatten", "FrozenBatchNorm2d", "GroupNorm", "HardSigmoid", "HardSwish", "Identity", "LayerNorm",
-    "LeakyReLU", "Linear", "MaxPool2d", "Mish", "Module", "ModuleList", "MultiheadAttention", "Permute", "ReLU",
+    "LeakyReLU", "Linear", "MaxPool2d", "Mish", "Module", "ModuleList", "Permute", "ReLU",
     "ReLU6", "Sequential", "SiLU", "Sigmoid", "StochasticDepth", "Tanh",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .. import functions as F
 from .. import kernels
+from ..device import Array
 from ..function import is_recording
 from ..functions.conv import Conv2d as Conv2dFunction
 from ..functions.conv import Pair, conv_spec, pair
@@ -91,14 +92,21 @@ class Conv2d(Module):
             tensors += norm.sources
 
         def make() -> kernels.FusedConv2d:
-            w, b = self.weight.data, None if self.bias is None else self.bias.data
-            if norm is not None:
-                scale, shift = (t.data for t in norm.scale_shift())
-                w, b = w * scale.reshape(-1, 1, 1, 1), shift if b is None else b * scale + shift
-            return kernels.FusedConv2d(w, b, self.spec, absorbed, norm is not None)
+            b = None if self.bias is None else self.bias.data
+            if norm is None:
+                return self.kernel(None, b, absorbed)
+            scale, shift = (t.data for t in norm.scale_shift())
+            return self.kernel(scale, shift if b is None else b * scale + shift, absorbed)
 
         kernel = self.packed.get((id(norm), absorbed, kernels.precision()), tensors, make)
         return wrap(kernel(x.data, None if residual is None else residual.data))
+
+    def kernel(
+        self, scale: Array | None, bias: Array | None, activation: kernels.Activation | None
+    ) -> kernels.FusedConv2d:
+        """The prepared kernel: activation(conv(x) * scale + bias)."""
+        w = self.weight.data if scale is None else self.weight.data * scale.reshape(-1, 1, 1, 1)
+        return kernels.FusedConv2d(w, bias, self.spec, activation, scale is not None)
 
     def describe(self) -> str:
         out, _, *kernel = self.weight.shape

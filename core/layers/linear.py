@@ -38,9 +38,7 @@ class Linear(Module):
         tensors: list[Tensor] = [self.weight] if self.bias is None else [self.weight, self.bias]
         bias = None if self.bias is None else self.bias.data
         kernel = self.packed.get(
-            (absorbed, kernels.precision()),
-            tensors,
-            lambda: kernels.FusedLinear(self.weight.data, bias, absorbed),
+            (absorbed, kernels.precision()), tensors, lambda: kernels.FusedLinear(self.weight.data, bias, absorbed)
         )
         return wrap(kernel(x.data, None if residual is None else residual.data))
 

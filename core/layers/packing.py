@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..kernels.tape import noting
 from ..tensor import Tensor
 
 
@@ -25,7 +26,8 @@ class Packed:
             sources, versions, kernel = found
             if all(a is b and b.version == v for a, b, v in zip(sources, tensors, versions)):
                 return kernel
-        kernel = make()
+        with noting(None):  # is no part of a run
+            kernel = make()
         for t in tensors:
             if hasattr(t.data, "flags") and hasattr(t.data.flags, "writeable"):
                 t.data.flags.writeable = False

@@ -23,10 +23,10 @@ from ...core.layers import (
     Tanh,
     init,
 )
-from ...core.layers.attention import join_heads, split_heads
 from ...weights.torchvision import imagenet_entry
 from ..categories import Categories
 from ..model import Classifier
+from .attention import join_heads, split_heads
 from .blocks import (
     SqueezeExcitation,
     classifier_info,

@@ -24,10 +24,10 @@ from ...core.layers import (
     StochasticDepth,
     init,
 )
-from ...core.layers.attention import join_heads, split_heads
 from ...weights.torchvision import imagenet_entry
 from ..categories import Categories
 from ..model import Classifier
+from .attention import join_heads, split_heads
 from .blocks import classifier_info, depth_ratios, initialise, join_windows, relative_positions, split_windows
 
 

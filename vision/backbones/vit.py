@@ -10,10 +10,11 @@ import numpy as np
 
 from ...core import Parameter, Tensor
 from ...core import functions as F
-from ...core.layers import GELU, Conv2d, Dropout, LayerNorm, Linear, Module, MultiheadAttention, Sequential, init
+from ...core.layers import GELU, Conv2d, Dropout, LayerNorm, Linear, Module, Sequential, init
 from ...weights.torchvision import imagenet_entry, swag_entry
 from ..categories import Categories
 from ..model import Classifier
+from .attention import MultiheadAttention
 from .blocks import classifier_info, initialise
 
 

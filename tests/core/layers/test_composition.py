@@ -9,11 +9,11 @@ from chainsight.core.layers import (
     Conv2d,
     Dropout,
     Linear,
-    MultiheadAttention,
     ReLU,
     Sequential,
     StochasticDepth,
 )
+from chainsight.vision.backbones.attention import MultiheadAttention
 from gradients import check_gradients
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from .. import functions as F
-from ..tensor import Parameter, Tensor
-from . import init
-from .linear import Linear
-from .module import Module
+from ...core import Parameter, Tensor
+from ...core import functions as F
+from ...core.layers import Linear, Module, init
 
 
 class MultiheadAttention(Module):
