@@ -3,7 +3,7 @@
     PYTHON speed_worker.py ENGINE TASK MODEL FOLDER
 
 FOLDER holds MODEL.npz (the weights by torch's names), TASK.graph.npz (of networks, see `graph.py`) and inputs.npz
-(photo, batch, targets, photos with boxes and ids of their objects, and the images of networks by task). The
+(photo, photos with boxes and ids of their objects, and the images of networks and classifiers by task). The
 interpreter may be any that has the engine: nothing but NumPy is imported until the engine is built.
 """
 
@@ -46,16 +46,19 @@ def chainsight_run(task: str, model_name: str, state: Arrays, given: Arrays) -> 
     model = chainsight.load(model_name, weights=None)
     model.load_state_dict(state)
     version = str(chainsight.__version__)
-    if task == "training":
+    if task in given and task.endswith("training"):
         optimizers: Any = importlib.import_module("chainsight.core.optimizers")
+        layers: Any = importlib.import_module("chainsight.core.layers")
         model.train()
+        for _, module in model.named_modules():
+            if isinstance(module, layers.Dropout):
+                module.ratio = 0.0  # engines draw differently
         optimizer = optimizers.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        batch, targets = core.Tensor(given[task]), core.Tensor(np.arange(len(given[task])) * 10)
 
         def step() -> Mapping[str, Any]:
             optimizer.zero_grad()
-            loss = core.functions.softmax_cross_entropy(
-                model(core.Tensor(given["batch"])), core.Tensor(given["targets"])
-            )
+            loss = core.functions.softmax_cross_entropy(model(batch), targets)
             loss.backward()
             optimizer.step()
             return {"loss": loss.data}
@@ -117,10 +120,13 @@ def torch_run(task: str, model_name: str, state: Arrays, given: Arrays, channels
     model = api.get_model(model_name, weights=entry, **options)
     layout = torch.channels_last if channels_last else torch.contiguous_format
     model = model.to(memory_format=layout)
-    if task == "training":
-        batch = torch.from_numpy(given["batch"]).to(memory_format=layout)
-        targets = torch.from_numpy(given["targets"])
+    if task in given and task.endswith("training"):
+        batch = torch.from_numpy(given[task]).to(memory_format=layout)
+        targets = torch.arange(len(batch)) * 10
         model.train()
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
         def step() -> Mapping[str, Any]:
@@ -151,7 +157,7 @@ def torch_run(task: str, model_name: str, state: Arrays, given: Arrays, channels
         return str(torch.__version__), detector_step
     model.eval()
     torch.set_grad_enabled(False)
-    if task == "network":
+    if task in given:
         image = torch.from_numpy(given[task]).to(memory_format=layout)
         return str(torch.__version__), lambda: named([model(image).numpy()])
 

@@ -52,7 +52,7 @@ def engine(tmp_path: Path):
 
 
 def test_measure_takes_turns_and_compares(engine, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    task = speed.Task("network", "none", (), "slow", 1.15)
+    task = speed.Task("network", "none", (), ("slow",), 1.15)
     commands = {
         "chainsight": engine("fast"),
         "slow": engine("slow", seconds=0.02, offset=3e-3),
@@ -132,11 +132,48 @@ def test_table_tells_kept_limits_from_missed_ones() -> None:
         busy_seconds = [busy / 1e3] if busy else []
         return speed.Result("network", engine, "1", [milliseconds / 1e3], busy_seconds, 100.0, "")
 
-    text = speed.table([result("chainsight", 20, 100), result("onnxruntime", 18, 36), result("torch", 40, 80)])
-    assert "network: 1.11 of onnxruntime's time, at most 1.15: kept" in text
-    assert "network, busy: 2.50 of onnxruntime's slowdown, at most 2: MISSED" in text
-    assert "0.50" in text.splitlines()[3]
-    assert "MISSED" in speed.table([result("chainsight", 30), result("onnxruntime", 18)])
+    rows = [
+        result("chainsight", 20, 100),
+        result("onnxruntime", 18, 36),
+        result("openvino", 25),
+        result("torch", 40, 80),
+    ]
+    text = speed.table(rows)
+    assert "network: 1.11 of onnxruntime's time, at most 1.0: MISSED" in text  # the fastest of the two
+    assert "network: 1.00 of onnxruntime's peak memory, at most 1.0: kept" in text
+    assert "network: 2.50 of onnxruntime's slowdown beside a busy process, at most 1.0: MISSED" in text
+    assert "0.50" in text.splitlines()[4]
+    assert text.splitlines()[1].split()[5] == "50.0"  # images/s
+    assert "network: 0.83 of openvino's time" in speed.table([result("chainsight", 15), result("openvino", 18)])
+
+
+def test_tasks_are_chosen_by_name_or_by_model(monkeypatch, capsys, tmp_path: Path) -> None:
+    measured = []
+
+    def measure(task, *_):
+        measured.append((task.name, task.batch))
+        return [speed.Result(task.name, "chainsight", "1", [0.001], peak_mb=1.0)]
+
+    monkeypatch.setattr(speed, "measure", measure)
+    monkeypatch.setattr(speed, "prepare", lambda *_: None)
+    assert speed.main(["mobilenet_v3_large"]) == 0
+    assert measured == [("mobilenet_v3_large", 1), ("mobilenet_v3_large-network", 1), ("mobilenet-training", 32)]
+    measured.clear()
+    assert speed.main(["nanodet_g", "--tasks", "network", "--json", str(tmp_path / "a.json")]) == 0
+    assert measured == [("network", 1), ("nanodet_g-network", 1)]
+    assert json.loads((tmp_path / "a.json").read_text())["results"][0]["task"] == "network"
+    with pytest.raises(SystemExit):
+        speed.main(["no_such_model"])
+    assert "no task is known for no_such_model" in capsys.readouterr().err
+
+
+def test_a_classifier_learns_from_its_own_batch(tmp_path: Path) -> None:
+    (task,) = (t for t in speed.NETWORKS if t.name == "mobilenet-training")
+    speed.prepare([replace(task, size=64, batch=3)], {}, None, tmp_path)
+    assert np.load(tmp_path / "inputs.npz")[task.name].shape == (3, 3, 64, 64)
+    _, run = speed_worker.build("chainsight", task.name, task.model, tmp_path)
+    losses = [float(run()["loss"]) for _ in range(4)]
+    assert losses[3] < losses[0]
 
 
 def test_results_can_be_written_as_json() -> None:
