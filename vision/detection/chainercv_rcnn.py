@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import cv2
 import numpy as np
 
 from ...core.layers import Conv2d, FrozenBatchNorm2d, MaxPool2d
@@ -19,9 +20,9 @@ from ..categories import Categories
 from ..masks import RoundedMasks
 from ..model import ModelInfo
 from .anchors import CellAnchors
-from .faster_rcnn import RATIOS, FasterRCNN
+from .faster_rcnn import RATIOS, FasterRCNN, Objects
 from .fpn import LastLevelMaxPool, PyramidBackbone
-from .mask_rcnn import MaskHeads, MaskPredictor, MaskRCNN
+from .mask_rcnn import MaskHeads, MaskPredictor, MaskRCNN, need_masks
 from .resizing import OneScaleResize, WidthScaleResize
 from .roi import BoxPredictor, RoIHeads, RoIMaxPool, TwoMLPHead
 from .rpn import RegionProposalNetwork, RPNHead, SoftmaxRPN
@@ -64,6 +65,32 @@ def _rpn() -> RegionProposalNetwork:
     return rpn
 
 
+def whole_mask_targets(objects: Objects, cells: int) -> np.ndarray:
+    """What the mask of each region should be, as ChainerCV has it: 1 in the cells that lie in the object as a whole.
+
+    The region, enlarged by a cell on each side and rounded to pixels of the network's input, is cut out of the object's
+    mask there (resized by nearest neighbour) and resized to the cells; the result is (k, cells, cells), 0 or 1.
+    """
+    need_masks(objects)
+    sample, count = objects.sample, cells + 2
+    targets = np.zeros((len(objects.rows), cells, cells), np.float32)
+    nearest = [
+        np.minimum((np.arange(n) * (pixels / n)).astype(np.int64), pixels - 1)
+        for n, pixels in zip(objects.size, sample.size)
+    ]
+    low, high = objects.boxes[:, :2].astype(np.float64), objects.boxes[:, 2:]
+    reach = (high - low) / 2 * (count / cells)
+    corners = np.round([(low + high) / 2 - reach, (low + high) / 2 + reach]).astype(np.int64)
+    for target, row, (left, top), (right, bottom) in zip(targets, objects.rows, *corners):
+        cut = np.zeros((bottom - top, right - left), np.float32)
+        rows, columns = (n[max(at, 0) : max(end, 0)] for n, at, end in zip(nearest, (top, left), (bottom, right)))
+        if len(rows) and len(columns):
+            inner = sample.masks[row][np.ix_(rows, columns)]  # type: ignore[index]
+            cut[max(-top, 0) :, max(-left, 0) :][: len(rows), : len(columns)] = inner
+            target[...] = np.floor(cv2.resize(cut, (count, count)))[1:-1, 1:-1]
+    return targets
+
+
 def with_settings(model: FasterRCNN) -> FasterRCNN:
     """The model with what all of ChainerCV's share: proposals reach into the padding, all that is found is returned.
 
@@ -84,7 +111,7 @@ def _mask_rcnn(depths: Sequence[int], categories: Categories) -> FasterRCNN:
     box, mask = BoxPredictor(1024, categories.outputs), MaskPredictor(256, categories.outputs)
     heads = MaskHeads(TwoMLPHead(256 * 7 * 7), box, tower(256, 4), mask)
     model = MaskRCNN(_pyramid(depths), _rpn(), heads, categories, OneScaleResize(mean=IMAGENET_MEAN, std=BYTES))
-    model.instance_masks = RoundedMasks
+    model.instance_masks, model.targets_of = RoundedMasks, whole_mask_targets
     return with_settings(model)
 
 

@@ -52,41 +52,11 @@ class MaskHeads(RoIHeads):
         return self.mask_predictor(self.mask_head(self.mask_roi_pool(levels, boxes, image_size)))  # type: ignore[no-any-return]
 
 
-class MaskRCNN(FasterRCNN):
-    """Faster R-CNN that draws a mask of 28x28 cells in each box it found (section 3).
-
-    >>> model = maskrcnn_resnet50_fpn(Categories.with_background(["boat"]))
-    >>> model.roi_heads.mask_predictor.mask_fcn_logits.weight.shape
-    (2, 256, 1, 1)
-    """
-
-    roi_heads: MaskHeads
-    instance_masks: type[InstanceMasks] = InstanceMasks  # how they are pasted
-    class_layers: tuple[str, ...] = ("roi_heads.box_predictor.", "roi_heads.mask_predictor.mask_fcn_logits.")
-
-    def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Detections:
-        found = self.find(image, score_threshold)
-        result = self.result(image, found)
-        if len(result):
-            logits = self.roi_heads.masks(found.levels, [found.boxes], found.size).numpy()
-            crops = sigmoid(logits[np.arange(len(result)), found.slots])
-        else:
-            crops = np.zeros((0, 28, 28), np.float32)
-        return replace(result, masks=self.instance_masks(crops, result.boxes, result.image_size))
-
-    def instance_losses(
-        self, levels: Sequence[Tensor], objects: Sequence[Objects], image_size: tuple[float, float]
-    ) -> dict[str, Tensor]:
-        """The cross entropy of the masks of the true classes (section 3).
-
-        Raises ValueError, naming the sample, where there are objects without masks.
-        """
-        slots = np.concatenate([found.slots for found in objects])
-        targets = np.concatenate([mask_targets(found, 28) for found in objects])
-        if not len(slots):
-            return {"mask": no_loss(self.roi_heads.mask_head) + no_loss(self.roi_heads.mask_predictor)}
-        logits = self.roi_heads.masks(levels, [found.boxes for found in objects], image_size)
-        return {"mask": F.sigmoid_cross_entropy(logits[np.arange(len(slots)), slots], Tensor(targets))}
+def need_masks(objects: Objects) -> None:
+    """Raise ValueError, naming the sample, where there are objects without masks."""
+    sample = objects.sample
+    if len(objects.rows) and sample.masks is None:
+        raise ValueError(f"{sample.source or sample.image_id}: training masks needs masks, got a sample without")
 
 
 def mask_targets(objects: Objects, cells: int) -> np.ndarray:
@@ -96,8 +66,7 @@ def mask_targets(objects: Objects, cells: int) -> np.ndarray:
     are linear along each axis, so only the part of the original mask that lies in a region is read.
     """
     sample = objects.sample
-    if len(objects.rows) and sample.masks is None:
-        raise ValueError(f"{sample.source or sample.image_id}: training masks needs masks, got a sample without")
+    need_masks(objects)
     targets = np.zeros((len(objects.rows), cells, cells), np.float32)
     for target, row, (x0, y0, x1, y1) in zip(targets, objects.rows, objects.boxes):
         top, down = _line(y0, y1, cells, objects.size[0], sample.size[0])
@@ -128,6 +97,44 @@ def _line(start: np.float32, end: np.float32, cells: int, size: int, pixels: int
     np.add.at(weights, (cell, first - first[0]), within * (1 - upper) / np.float32(samples))
     np.add.at(weights, (cell, second - first[0]), within * upper / np.float32(samples))
     return int(first[0]), weights
+
+
+class MaskRCNN(FasterRCNN):
+    """Faster R-CNN that draws a mask of 28x28 cells in each box it found (section 3).
+
+    >>> model = maskrcnn_resnet50_fpn(Categories.with_background(["boat"]))
+    >>> model.roi_heads.mask_predictor.mask_fcn_logits.weight.shape
+    (2, 256, 1, 1)
+    """
+
+    roi_heads: MaskHeads
+    instance_masks: type[InstanceMasks] = InstanceMasks  # how they are pasted
+    targets_of: Callable[[Objects, int], np.ndarray] = staticmethod(mask_targets)  # what masks should be in training
+    class_layers: tuple[str, ...] = ("roi_heads.box_predictor.", "roi_heads.mask_predictor.mask_fcn_logits.")
+
+    def predict_image(self, image: np.ndarray, score_threshold: float | None) -> Detections:
+        found = self.find(image, score_threshold)
+        result = self.result(image, found)
+        if len(result):
+            logits = self.roi_heads.masks(found.levels, [found.boxes], found.size).numpy()
+            crops = sigmoid(logits[np.arange(len(result)), found.slots])
+        else:
+            crops = np.zeros((0, 28, 28), np.float32)
+        return replace(result, masks=self.instance_masks(crops, result.boxes, result.image_size))
+
+    def instance_losses(
+        self, levels: Sequence[Tensor], objects: Sequence[Objects], image_size: tuple[float, float]
+    ) -> dict[str, Tensor]:
+        """The cross entropy of the masks of the true classes (section 3).
+
+        Raises ValueError, naming the sample, where there are objects without masks.
+        """
+        slots = np.concatenate([found.slots for found in objects])
+        targets = np.concatenate([self.targets_of(found, 28) for found in objects])
+        if not len(slots):
+            return {"mask": no_loss(self.roi_heads.mask_head) + no_loss(self.roi_heads.mask_predictor)}
+        logits = self.roi_heads.masks(levels, [found.boxes for found in objects], image_size)
+        return {"mask": F.sigmoid_cross_entropy(logits[np.arange(len(slots)), slots], Tensor(targets))}
 
 
 def maskrcnn_resnet50_fpn(categories: Categories) -> MaskRCNN:

@@ -9,7 +9,7 @@ import pytest
 from chainsight.core import Tensor
 from chainsight.core.layers import init
 from chainsight.vision.categories import Categories
-from chainsight.vision.detection import chainercv_rcnn, fcis, light_head_rcnn
+from chainsight.vision.detection import chainercv_rcnn, fcis, light_head_rcnn, mask_rcnn
 from chainsight.vision.detection.faster_rcnn import Objects
 from chainsight.vision.detection.targets import Truth
 from chainsight.vision.sample import Sample
@@ -107,3 +107,40 @@ def test_fcis_needs_masks():
     objects = Objects(sample, (8, 8), np.array([0]), sample.boxes, np.array([1]), 4)
     with pytest.raises(ValueError, match=r"photo\.jpg: training masks needs masks"):
         fcis.mask_targets(objects, (8, 8))
+
+
+def test_masks_of_regions_are_those_of_chainercv():
+    boxes = inputs.regions_of_masks()
+    corners = np.maximum(boxes[:, None, :2], inputs.BOXES[:, :2])
+    sides = np.clip(np.minimum(boxes[:, None, 2:], inputs.BOXES[:, 2:]) - corners, 0, None)
+    area = [np.prod(b[:, 2:] - b[:, :2], 1) for b in (boxes, inputs.BOXES)]
+    inter = sides.prod(2)
+    rows = (inter / (area[0][:, None] + area[1] - inter)).argmax(1)
+    image = np.zeros((*inputs.SIZE, 3), np.uint8)
+    sample = Sample(image, boxes=inputs.BOXES, masks=inputs.masks())
+    objects = Objects(sample, inputs.SIZE, rows, boxes, np.ones(len(boxes), np.int64))
+    found = chainercv_rcnn.whole_mask_targets(objects, 28)
+    stored = GOLDEN["mask targets"]
+    expected = [np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8), count=784) for text in stored]
+    assert np.array_equal(found.reshape(len(found), -1), expected)
+    assert [bool(e.any()) for e in expected] == [True] * 8 + [False, False]
+    for build, targets in (
+        (chainercv_rcnn.mask_rcnn_fpn_resnet50, chainercv_rcnn.whole_mask_targets),
+        (mask_rcnn.maskrcnn_resnet50_fpn, mask_rcnn.mask_targets),
+    ):
+        assert built(build).targets_of is targets
+
+
+def test_masks_of_regions_of_a_larger_photo_are_read_at_the_size_of_the_input():
+    mask = np.zeros((1, 200, 300), bool)
+    mask[:, 40:120, 60:200] = True
+    sample = Sample(np.zeros((200, 300, 3), np.uint8), boxes=np.array([[60, 40, 200, 120.0]], np.float32), masks=mask)
+    whole = np.array([[30, 20, 100, 60]], np.float32)  # the object's own box at half of the size
+    objects = Objects(sample, (100, 150), np.array([0]), np.concatenate([whole, whole + 20]), np.ones(2, np.int64))
+    objects = objects._replace(rows=np.array([0, 0]))
+    inside, moved = chainercv_rcnn.whole_mask_targets(objects, 28)
+    assert inside.mean() > 0.9
+    assert moved[:8, :8].all()
+    assert not moved[-8:].any()
+    with pytest.raises(ValueError, match="training masks needs masks"):
+        chainercv_rcnn.whole_mask_targets(objects._replace(sample=Sample(sample.image, boxes=sample.boxes)), 28)

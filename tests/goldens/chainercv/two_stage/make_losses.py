@@ -19,7 +19,7 @@ from chainercv.links.model.faster_rcnn.region_proposal_network import _enumerate
 from chainercv.links.model.faster_rcnn.utils.anchor_target_creator import AnchorTargetCreator
 from chainercv.links.model.faster_rcnn.utils.proposal_target_creator import ProposalTargetCreator
 from chainercv.links.model.light_head_rcnn.light_head_rcnn_train_chain import _ohem_loss
-from loss_inputs import BOXES, HARDEST, LABELS, SIZE, masks, normal, outputs, proposals
+from loss_inputs import BOXES, HARDEST, LABELS, SIZE, masks, normal, outputs, proposals, regions_of_masks
 
 SWAPPED = [1, 0, 3, 2]
 BBOX, LABEL = BOXES[:, SWAPPED], LABELS.astype(np.int32)
@@ -77,6 +77,16 @@ def light_head():
     return {"class": conf, "box": 2 * loc}
 
 
+def mask_targets():
+    """Of each region the object it overlaps most and, as hexadecimal bits, what its mask should be."""
+    boxes = regions_of_masks()
+    np.bool = bool  # ChainerCV still has the old name
+    ((_,), (_,), (targets,), (_,)) = fpn.mask_head_loss_pre(
+        [boxes[:, SWAPPED]], [np.zeros(len(boxes), np.int32)], [masks()], [BBOX], [np.ones(len(boxes), np.int32)], 28
+    )
+    return [np.packbits(target.astype(bool)).tobytes().hex() for target in targets]
+
+
 def fcis():
     np.random.choice = lambda values, size, replace: values[:size]  # they are kept
     roi, gt_mask, gt_label, gt_loc = InstanceTargetCreator()(proposals()[:, SWAPPED], masks(), LABEL, BBOX)
@@ -108,6 +118,7 @@ if __name__ == "__main__":
         make.__name__: {name: float(value.array) for name, value in make().items()}
         for make in (pyramid, plane, light_head, fcis)
     }
+    losses["mask targets"] = mask_targets()
     path = Path(__file__).resolve().parent / "losses.json"
     path.write_text(json.dumps(losses, indent=1) + "\n")
     print(path.read_text())
