@@ -11,7 +11,9 @@ import numpy as np
 
 from ...core import Tensor
 from ...core import functions as F
+from ...core.function import is_recording
 from ...core.layers import Activation, BatchNorm2d, Conv2d, LeakyReLU, Module, ModuleList, Sequential, SiLU, init
+from ...core.layers.packing import Packed
 from ...core.plan import planned
 from ...weights.categories import COCO_80, COCO_80_IDS
 from ...weights.entry import WeightsEntry
@@ -65,14 +67,31 @@ Conv = Callable[[int, int, int, int], Module]  # in channels, out channels, kern
 
 
 class Focus(Module):
-    """Each 2x2 cell of pixels as one with four times the channels, and a convolution."""
+    """Each 2x2 cell of pixels as one with four times the channels, and a convolution.
+
+    In inference that is one convolution of the pixels with stride 2, whose kernel is twice as large.
+    """
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         self.conv = BaseConv(4 * in_channels, out_channels, 3)
+        self.packed = Packed()
 
     def forward(self, x: Tensor) -> Tensor:
-        cells = [x[:, :, row::2, column::2] for column in (0, 1) for row in (0, 1)]
-        return self.conv(F.concatenate(cells, 1))  # type: ignore[no-any-return]
+        if is_recording() or self.training or x.shape[2] % 2 or x.shape[3] % 2:
+            cells = [x[:, :, row::2, column::2] for column in (0, 1) for row in (0, 1)]
+            return self.conv(F.concatenate(cells, 1))  # type: ignore[no-any-return]
+        weight = self.conv.conv.weight
+        pixels = self.packed.get("pixels", [weight], lambda: _of_pixels(weight))
+        return pixels.fused(x, self.conv.bn, self.conv.act)  # type: ignore[no-any-return]
+
+
+def _of_pixels(weight: Tensor) -> Conv2d:
+    """The convolution of pixels that one with this weight (out, 4 * in, k, k) is of cells."""
+    out, cells, k, _ = weight.shape
+    conv = Conv2d(cells // 4, out, 2 * k, 2, k - 1, bias=False).eval()
+    by_place = weight.numpy().reshape(out, 2, 2, cells // 4, k, k)  # out, column, row, in, and of cells row, column
+    conv.weight.data = np.ascontiguousarray(by_place.transpose(0, 3, 4, 2, 5, 1).reshape(conv.weight.shape))
+    return conv
 
 
 class Bottleneck(Module):
