@@ -148,16 +148,9 @@ def conv_transpose2d(
             f"got {x.shape} and {weight.shape} for {groups} groups"
         )
     spec = conv_spec(stride, padding, dilation, groups)
-    extra = pair(output_padding)
-    size = [
-        (x.shape[2 + i] - 1) * spec.stride[i]
-        - spec.padding[2 * i]
-        - spec.padding[2 * i + 1]
-        + spec.dilation[i] * (weight.shape[2 + i] - 1)
-        + extra[i]
-        + 1
-        for i in (0, 1)
-    ]
+    sides = zip(x.shape[2:], spec.stride, weight.shape[2:], spec.dilation, pair(output_padding))
+    whole = [(n - 1) * stride + dilation * (k - 1) + extra + 1 for n, stride, k, dilation, extra in sides]
+    size = [n - before - after for n, before, after in zip(whole, spec.padding[::2], spec.padding[1::2])]
     if min(size) < 0:
         raise ValueError(f"conv_transpose2d: the padding leaves an output of size {size} for x {x.shape}")
     y = Conv2dInputGrad((x.shape[0], weight.shape[1] * groups, size[0], size[1]), spec)(x, weight)

@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
@@ -26,7 +26,15 @@ _BINDINGS = {"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"}  # with one of 
 _pool: list[int] = []  # the native ids of the threads of ``_workers``
 
 
-_own = threading.local()  # ``place``: where this thread was settled last, among which processors
+_own = threading.local()  # ``team``: OpenMP's threads that work for this thread; ``everywhere``: where it may run
+
+
+def _place(*processors: set[int]) -> None:
+    """Let the threads that work for this one run on these processors, one set for each."""
+    for workers in (_own.team[1], _pool):
+        for worker, places in zip(workers, processors):
+            if os.path.exists(f"/proc/self/task/{worker}"):  # else it has ended, and its number may be another's
+                os.sched_setaffinity(worker, places)
 
 
 @contextmanager
@@ -37,37 +45,35 @@ def settled() -> Iterator[None]:
     a thread where its waker runs, and both share that one for milliseconds, again and again in a network of many
     small operations.
     """
-    library, allowed = onednn.load(), os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else {0}
-    busy = 1 < len(allowed) == onednn.get_num_threads() and not _BINDINGS & set(os.environ)
+    library, everywhere = onednn.load(), os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else {0}
+    busy = 1 < len(everywhere) == onednn.get_num_threads() and not _BINDINGS & set(os.environ)
     if library is None or not busy or not hasattr(library.fast, "GOMP_parallel"):
         yield
         return
-    home = library.fast.sched_getcpu()
-    if getattr(_own, "place", None) != (place := (home, allowed, onednn.generation(), len(_pool))):
-        team: set[int] = {threading.get_native_id()}
-        library.slow.GOMP_parallel(_Region(lambda _: team.add(threading.get_native_id())), None, len(allowed), 0)
-        for workers in (team - {threading.get_native_id()}, _pool):
-            for worker, processor in zip(workers, allowed - {home}):
-                with suppress(ProcessLookupError):  # a thread that has ended since
-                    os.sched_setaffinity(worker, {processor})
-        _own.place = place
+    if getattr(_own, "team", (None,))[0] != onednn.generation():
+        team: set[int] = set()
+        library.slow.GOMP_parallel(_Region(lambda _: team.add(threading.get_native_id())), None, len(everywhere), 0)
+        _own.team = onednn.generation(), team - {threading.get_native_id()}
+    home, _own.everywhere = library.fast.sched_getcpu(), everywhere
+    _place(*({processor} for processor in everywhere - {home}))
     os.sched_setaffinity(0, {home})
     try:
         yield
     finally:
-        os.sched_setaffinity(0, allowed)
+        os.sched_setaffinity(0, everywhere)
+        _place(*[everywhere] * len(everywhere))
 
 
-def _start(processors: set[int] | None) -> None:
-    if processors:  # a thread starts where its parent is kept
-        os.sched_setaffinity(0, processors)
+def _start(everywhere: set[int] | None) -> None:
+    if everywhere:  # a thread starts where its parent is kept
+        os.sched_setaffinity(0, everywhere)
     _pool.append(threading.get_native_id())
 
 
 @lru_cache(maxsize=1)
 def _workers() -> ThreadPoolExecutor:
     _pool.clear()
-    return ThreadPoolExecutor(os.cpu_count(), "chainsight", _start, (getattr(_own, "place", (0, None))[1],))
+    return ThreadPoolExecutor(os.cpu_count(), "chainsight", _start, (getattr(_own, "everywhere", None),))
 
 
 if hasattr(os, "register_at_fork"):

@@ -86,6 +86,7 @@ except KeyError:
     pass
 assert os.sched_getaffinity(0) == everywhere, "not restored"
 assert started == everywhere if sys.argv[1] == "pool later" else len(started) == 1, started
+assert all(p == everywhere for p in places().values()), "workers stay where they were kept"
 with threads.settled():
     (home,) = os.sched_getaffinity(0)
     others = [p for t, p in places().items() if t != me and len(p) == 1]
@@ -95,6 +96,14 @@ with threads.settled():
 assert len(others) >= 2 * (len(everywhere) - 1) or len(everywhere) > 2, others
 assert all(p != {home} for p in others), (home, others)
 assert len(helper) == 1 and helper != {home}, helper
+assert all(p == everywhere for p in places().values())
+kernels.set_num_threads(1)
+kernels.set_num_threads(len(everywhere))  # other teams of OpenMP
+for _ in range(3):
+    with threads.settled():
+        kernels.conv2d(x, w, None, kernels.ConvSpec())
+        assert len(os.sched_getaffinity(0)) == 1
+assert all(p == everywhere for p in places().values())
 """
 UNTOUCHED = """
 if sys.argv[1] == "fewer":
