@@ -134,7 +134,7 @@ def count(model: Any, x: Tensor, method: str = "forward") -> list[Work]:
 
     >>> from ..core.layers import Conv2d
     >>> count(Conv2d(16, 8, 1, bias=False).eval(), Tensor(np.ones((1, 16, 5, 5), np.float32)))
-    [Work(kind='dense', flops=6400, nbytes=2912)]
+    [Work(kind='thin', flops=6400, nbytes=2912, curved=0)]
     """
     work: list[Work] = []
     with no_grad():
