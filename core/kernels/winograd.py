@@ -23,7 +23,7 @@ _TILE, _OUT = 6, 4
 # largest output for 256 channels of rectified normal inputs.
 _POINTS = (0.0, 0.75, -0.75, 1.5, -1.5)
 _CHANNELS, _WORK = 128, 4_000_000  # with fewer channels, or tiles * channels ** 2, the transforms cost what they save
-_BLOCK = 64  # tiles at a time, or with fewer than 256 channels a quarter of these
+_BLOCK = 64  # tiles at a time, or a quarter of the channels where that is less
 
 
 def _matrices() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
