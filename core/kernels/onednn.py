@@ -877,10 +877,12 @@ def _matrix(a: Floats) -> Floats:
     return a if dense and all(s > 0 and s % 4 == 0 for s in a.strides) else np.ascontiguousarray(a)
 
 
-def _build_matmul(library: _Library, a: tuple[Shape, Shape], b: tuple[Shape, Shape], bias: bool) -> _Program:
+def _build_matmul(
+    library: _Library, a: tuple[Shape, Shape], b: tuple[Shape, Shape], bias: bool, activation: Activation | None
+) -> _Program:
     """Both matrices are given by shape and strides in bytes."""
     left, right = (_describe(library, shape, [s // 4 for s in strides]) for shape, strides in (a, b))
-    return _matmul_program(library, left, right, (*a[0][:-1], b[0][-1]), bias)
+    return _matmul_program(library, left, right, (*a[0][:-1], b[0][-1]), bias, FLOAT32, activation)
 
 
 def _matmul_program(
@@ -900,13 +902,16 @@ def _matmul_program(
     return _Program(library, desc, *_forward_arguments(bias, added))
 
 
-def matmul(a: Floats, b: Floats, bias: Floats | None = None, out: Floats | None = None) -> Floats | None:
+def matmul(
+    a: Floats, b: Floats, bias: Floats | None = None, out: Floats | None = None, activation: Activation | None = None
+) -> Floats | None:
     """The product of two matrices (plus a row) or of two equally long stacks, in ``out``; None for anything else."""
     if a.ndim != b.ndim or a.ndim not in (2, 3) or a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
         return None
     a, b = _matrix(a), _matrix(b)
     sides = (a.shape, a.strides), (b.shape, b.strides)
-    program = _cached(("matmul", sides, bias is None), _build_matmul, *sides, bias is not None)
+    settings = *sides, bias is not None, activation
+    program = _cached(("matmul", *settings), _build_matmul, *settings)
     if program is None:
         return None
     y = memory.empty((*a.shape[:-1], b.shape[-1])) if out is None else out

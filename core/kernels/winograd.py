@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from . import memory, onednn, threads
-from .onednn import Floats
-from .reference import Activation, activate
+from .onednn import Activation, Floats
 from .specs import ConvSpec
 from .tape import noting, tape
 
@@ -65,7 +64,8 @@ class Winograd:
             part = np.einsum("ai,kcij,bj->abck", _G, w[k : k + 32].astype(np.float64), _G, optimize=True)
             wide[:, :, k : k + 32] = part.reshape(*self.shape[:2], -1)
         self.w = onednn.PackedStack(wide)
-        self.b, self.activation, self.dilation = b, activation, dilation
+        self.b = np.zeros(len(w), np.float32) if b is None else b
+        self.activation, self.dilation = activation, dilation
 
     def __call__(self, x: Floats, out: Floats | None = None) -> Floats:
         n, _, height, width = x.shape
@@ -96,23 +96,18 @@ class Winograd:
         space = t.padded.shape[1]
         for padded, (x, _) in zip(t.padded, grids):
             first, last = max(top - 1, 0), min(top - 1 + space, x.shape[0])
-            if last - first < space or x.shape[1] < padded.shape[1] - 2:
-                padded[:] = 0
-            padded[first - top + 1 : max(last - top, -1) + 1, 1 : 1 + x.shape[1]] = x[first:last]
+            start, stop, right = first - top + 1, max(last - top, -1) + 1, 1 + x.shape[1]
+            padded[start:stop, 1:right] = x[first:last]
+            padded[:start] = padded[stop:] = padded[:, right:] = 0
         np.copyto(t.gathered.reshape(t.tiles.shape), t.tiles)
         onednn.matmul(_INPUTS, t.gathered, out=t.inputs)
         inputs = t.inputs.reshape(self.shape[0], -1, self.shape[1])
         multiply, w = self.w.prepare(inputs.shape)
         multiply.run(inputs, w, t.products)
-        onednn.matmul(_OUTPUTS, t.products.reshape(self.shape[0], -1), out=t.outputs)
+        products = t.products.reshape(self.shape[0], -1)
+        onednn.matmul(_OUTPUTS, products, np.tile(self.b, inputs.shape[1]), t.outputs, self.activation)
         np.copyto(t.rows, t.outputs.reshape(t.scattered).transpose(2, 3, 0, 4, 1, 5))
         block = t.rows.reshape(len(t.rows), space - 2, -1, self.shape[2])
-        if self.b is not None:
-            block += self.b  # in a view of t.rows
-        if self.activation is not None and self.activation[0] == "relu":
-            np.maximum(block, 0, out=block)
-        elif self.activation is not None:
-            block = activate(block, self.activation)
         for done, (_, y) in zip(block, grids):
             y[top : top + space - 2] = done[: max(y.shape[0] - top, 0), : y.shape[1]]
 
@@ -135,8 +130,9 @@ class _Buffers:
             (_TILE, _TILE, images, down, across, inputs),
             (s[1], s[2], s[0], _OUT * s[1], _OUT * s[2], s[3]),
         )
-        self.gathered, self.inputs = (memory.empty((_TILE**2, count * inputs)) for _ in range(2))
-        self.products = memory.empty((_TILE**2, count, outputs))
-        self.outputs = memory.empty((_OUT**2, count * outputs))
+        one, other = (memory.empty((_TILE**2 * count * max(inputs, outputs),)) for _ in range(2))  # both fit a cache
+        self.gathered, self.inputs = (a[: _TILE**2 * count * inputs].reshape(_TILE**2, -1) for a in (one, other))
+        self.products = one[: _TILE**2 * count * outputs].reshape(_TILE**2, count, outputs)
+        self.outputs = other[: _OUT**2 * count * outputs].reshape(_OUT**2, -1)
         self.scattered = (_OUT, _OUT, images, down, across, outputs)
-        self.rows = memory.empty((count, _OUT**2 * outputs)).reshape(images, down, _OUT, across, _OUT, outputs)
+        self.rows = one[: self.outputs.size].reshape(images, down, _OUT, across, _OUT, outputs)
