@@ -32,35 +32,26 @@ from torchvision.ops import box_iou
 FOLDER = Path(__file__).resolve().parent
 # The models and the sizes (height, width) of the images given to them. Detectors that enlarge to 800 pixels get long
 # narrow images: the limit on the longest side keeps them small.
-CLASSIFIERS = {
-    "resnet18": [(200, 301), (161, 97)],
-    "resnet34": [(200, 301), (161, 97)],
-    "resnet50": [(200, 301), (161, 97)],
-    "resnet101": [(200, 301), (161, 97)],
-    "resnet152": [(200, 301), (161, 97)],
-    "mobilenet_v3_small": [(200, 301), (161, 97)],
-    "mobilenet_v3_large": [(200, 301), (161, 97)],
-    "vgg11": [(200, 301), (161, 97)],
-    "vgg11_bn": [(200, 301), (161, 97)],
-    "mobilenet_v2": [(200, 301), (161, 97)],
-    "efficientnet_b0": [(200, 301), (161, 97)],
-    "efficientnet_v2_s": [(200, 301), (161, 97)],
-    "convnext_tiny": [(200, 301), (161, 97)],
-    "regnet_x_400mf": [(200, 301), (161, 97)],
-    "regnet_y_400mf": [(200, 301), (161, 97)],
-    "densenet121": [(200, 301), (161, 97)],
-    "squeezenet1_1": [(200, 301), (161, 97)],
-    "shufflenet_v2_x0_5": [(200, 301), (161, 97)],
-    "googlenet": [(200, 301), (161, 97)],
-    "inception_v3": [(200, 301), (161, 97)],
-    "mnasnet0_5": [(200, 301), (161, 97)],
-    "vit_b_32": [(224, 224)],
-    "swin_t": [(200, 301), (161, 97)],
-    "swin_v2_t": [(200, 301), (161, 97)],
-    "resnext50_32x4d": [(200, 301), (161, 97)],
-    "wide_resnet50_2": [(200, 301), (161, 97)],
-    "alexnet": [(200, 301), (161, 97)],
+CLASSIFIERS = dict.fromkeys(
+    """
+    alexnet convnext_base convnext_large convnext_small convnext_tiny densenet121 densenet161 densenet169 densenet201
+    efficientnet_b0 efficientnet_b1 efficientnet_b2 efficientnet_b3 efficientnet_b4 efficientnet_b5 efficientnet_b6
+    efficientnet_b7 efficientnet_v2_l efficientnet_v2_m efficientnet_v2_s googlenet inception_v3 mnasnet0_5 mnasnet0_75
+    mnasnet1_0 mnasnet1_3 mobilenet_v2 mobilenet_v3_large mobilenet_v3_small regnet_x_16gf regnet_x_1_6gf regnet_x_32gf
+    regnet_x_3_2gf regnet_x_400mf regnet_x_800mf regnet_x_8gf regnet_y_128gf regnet_y_16gf regnet_y_1_6gf regnet_y_32gf
+    regnet_y_3_2gf regnet_y_400mf regnet_y_800mf regnet_y_8gf resnet101 resnet152 resnet18 resnet34 resnet50
+    resnext101_32x8d resnext101_64x4d resnext50_32x4d shufflenet_v2_x0_5 shufflenet_v2_x1_0 shufflenet_v2_x1_5
+    shufflenet_v2_x2_0 squeezenet1_0 squeezenet1_1 swin_b swin_s swin_t swin_v2_b swin_v2_s swin_v2_t vgg11 vgg11_bn
+    vgg13 vgg13_bn vgg16 vgg16_bn vgg19 vgg19_bn wide_resnet101_2 wide_resnet50_2
+    """.split(),
+    [(200, 301), (161, 97)],
+) | {
     "maxvit_t": [(224, 224)],
+    "vit_b_16": [(224, 224)],
+    "vit_b_32": [(224, 224)],
+    "vit_l_16": [(224, 224)],
+    "vit_l_32": [(224, 224)],
+    "vit_h_14": [(518, 518)],
 }
 SEGMENTERS = {
     "fcn_resnet50": [(200, 301), (161, 97)],
@@ -117,6 +108,8 @@ def build(name: str, state: dict[str, Tensor] | None = None) -> nn.Module:
             options["aux_loss"] = True
         if name in ("googlenet", "inception_v3"):
             options |= {"aux_logits": True, "init_weights": False}
+        if name.startswith("vit"):  # as many positions as the file's images have patches
+            options["image_size"] = entry.meta["min_size"][0]
         return builder(weights=None, **options).eval()
     original = _api.WeightsEnum.get_state_dict
     _api.WeightsEnum.get_state_dict = lambda *_, **__: state
