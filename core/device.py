@@ -66,9 +66,7 @@ def to_device(array: Array, device: str) -> Array:
     try:
         import cupy
     except ImportError:
-        raise RuntimeError(
-            f"device {device!r} needs CuPy: install chainsight[cuda12x] or chainsight[cuda13x]"
-        ) from None
+        raise RuntimeError(f"device {device!r} needs CuPy: install chainsight[cuda12x] or [cuda13x]") from None
     with cupy.cuda.Device(int(index) if index else None):
         return cupy.asarray(array)
 

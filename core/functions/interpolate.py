@@ -18,7 +18,6 @@ from ..function import Function, is_recording
 from ..kernels import memory, threads
 from ..tensor import Tensor, wrap
 from .conv import Pair, pair
-from .pool import avg_pool2d
 from .reduce import mean
 
 CHUNK_BYTES = 1 << 19  # values are gathered in pieces that stay in a core's second-level cache
@@ -250,7 +249,7 @@ def adaptive_avg_pool2d(x: Tensor, size: Pair) -> Tensor:
             f"got {x.shape}, {out}"
         )
     if out == (1, 1):
-        return mean(x, (2, 3), True) if is_recording() else avg_pool2d(x, (x.shape[2], x.shape[3]))
+        return mean(x, (2, 3), True)
     for axis in (2, 3):
         if x.shape[axis] != out[axis - 2]:
             x = Interpolate(_cell_taps(x.shape[axis], out[axis - 2]), axis)(x)

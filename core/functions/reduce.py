@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..device import Array, get_namespace
 from ..function import Function
+from ..kernels.reference import sum_over
 from ..tensor import Tensor, wrap
 from .elementwise import exp, log
 from .shape import Axis, axes_of, broadcast_to, reshape
@@ -20,7 +21,8 @@ class Sum(Function):
 
     def forward(self, x: Array) -> Array:
         self.shape, self.axes = x.shape, axes_of("Sum", self.axis, x.ndim)
-        return x.sum(axis=self.axes, keepdims=self.keepdims)
+        y = sum_over(x, self.axes)
+        return y if self.keepdims else y.squeeze(self.axes)
 
     def backward(self, gy: Tensor) -> tuple[Tensor]:
         return (broadcast_to(reshape(gy, kept_shape(self.shape, self.axes)), self.shape),)
@@ -41,7 +43,7 @@ class Max(Function):
             share = (x == y).astype(x.dtype)
             share /= share.sum(axis=axes, keepdims=True)
             self.share = share
-        return y if self.keepdims else y.reshape(tuple(n for i, n in enumerate(x.shape) if i not in axes))
+        return y if self.keepdims else y.squeeze(axes)
 
     def backward(self, gy: Tensor) -> tuple[Tensor]:
         return (reshape(gy, kept_shape(self.share.shape, self.axes)) * wrap(self.share),)

@@ -353,20 +353,16 @@ class FusedConv2d:
         self._winograd: winograd.Winograd | None = None
 
     def __call__(self, x: Array, residual: Array | None = None) -> Array:
-        if self._onednn is not None and _fast(x, residual, bfloat16=True):
-            if (
-                residual is None
-                and self._onednn.kinds[0] == x.dtype == _FLOAT32
-                and winograd.pays(x.shape, self._onednn.shape, self.spec)
-            ):
+        fused = self._onednn
+        if fused is not None and _fast(x, residual, bfloat16=True):
+            plain = residual is None and fused.kinds[0] == x.dtype == _FLOAT32
+            if plain and winograd.pays(x.shape, fused.shape, self.spec):
                 if self._winograd is None:
-                    self._winograd = winograd.Winograd(
-                        self._onednn.plain(), self.b, self.activation, self.spec.dilation[0]
-                    )
+                    self._winograd = winograd.Winograd(fused.plain(), self.b, self.activation, self.spec.dilation[0])
                 return self._winograd(x)
-            if (y := self._onednn(x, residual)) is not None:
+            if (y := fused(x, residual)) is not None:
                 return y
-        w = self._w if self._onednn is None else self._onednn.plain()
+        w = self._w if fused is None else fused.plain()
         x = widen(x)
         x, w = self.quantization.rounded(x, w) if self.quantization else (x, w)
         return _finish(reference.conv2d(x, w, self.b, self.spec), residual, self.activation)

@@ -185,9 +185,7 @@ def load() -> _Library | None:
                 except (OSError, RuntimeError) as error:
                     reasons.append(str(error))
             if _library is None:
-                logger.warning(
-                    "oneDNN is not available, the slower reference kernels run instead: %s", "; ".join(reasons)
-                )
+                logger.warning("oneDNN is not available, slower reference kernels run instead: %s", "; ".join(reasons))
             _searched = True
     return _library
 

@@ -265,8 +265,6 @@ def _pool_counts(x_shape: tuple[int, ...], spec: PoolSpec, count_include_pad: bo
 def avg_pool2d(x: Array, spec: PoolSpec, count_include_pad: bool) -> Array:
     """The mean of each window; zeros of the padding count as elements if ``count_include_pad``."""
     n, c, h, w = x.shape
-    if spec.kernel == (h, w) and not any(spec.padding):
-        return x.mean(axis=(2, 3), keepdims=True)
     height, width = spec.output_size((h, w))
     y = _empty((n, height, width, c), x)
     y[...] = 0
@@ -290,6 +288,24 @@ def avg_pool2d_grad(gy: Array, x_shape: tuple[int, ...], spec: PoolSpec, count_i
     return _cropped(padded, (h, w), padding)
 
 
+def sum_over(x: Array, axes: tuple[int, ...]) -> Array:
+    """The sum over ``axes``, which stay with length 1.
+
+    Where the fastest axis in memory stays, NumPy adds whole rows one after another, and over the positions of an image
+    rounding adds up. Here it grows with a side, not with the area: one axis after another.
+    """
+    order = sorted(range(x.ndim), key=lambda axis: -x.strides[axis])
+    y = x.transpose(order)
+    if x.dtype not in (np.float32, np.float64) or not axes or order[-1] in axes or not y.flags.c_contiguous:
+        return x.sum(axis=axes, keepdims=True)
+    for i, axis in reversed(list(enumerate(order))):
+        if axis in axes and isinstance(x, np.ndarray) and y.shape[-1] < 128:  # a product takes short rows faster
+            y = (np.ones((1, y.shape[i]), x.dtype) @ y.swapaxes(i, -2)).swapaxes(i, -2)
+        elif axis in axes:
+            y = y.sum(axis=i, keepdims=True)
+    return y.transpose(sorted(range(x.ndim), key=order.__getitem__))
+
+
 def _wide(x: Array) -> Array:
     """Statistics of half precision are summed in single."""
     return x.astype(np.float32) if x.dtype == np.float16 else x
@@ -303,9 +319,9 @@ def batch_norm(x: Array, gamma: Array, beta: Array, eps: float) -> tuple[Array, 
     """x normalised over batch, height and width, times gamma plus beta; then the mean and the biased variance."""
     wide = _wide(x)
     count = max(x.shape[0] * x.shape[2] * x.shape[3], 1)
-    mean = wide.sum(axis=(0, 2, 3)) / count
+    mean = sum_over(wide, (0, 2, 3)).reshape(-1) / count
     centred = wide - _per_channel(mean)
-    var = (centred * centred).sum(axis=(0, 2, 3)) / count
+    var = sum_over(centred * centred, (0, 2, 3)).reshape(-1) / count
     y = centred * _per_channel(gamma / get_namespace(x).sqrt(var + eps)) + _per_channel(beta)
     return y.astype(x.dtype, copy=False), mean, var
 
@@ -318,8 +334,8 @@ def batch_norm_grad(
     count = max(x.shape[0] * x.shape[2] * x.shape[3], 1)
     scale = 1 / get_namespace(x).sqrt(var + eps)
     normal = (_wide(x) - _per_channel(mean)) * _per_channel(scale)
-    gbeta = wide.sum(axis=(0, 2, 3))
-    ggamma = (wide * normal).sum(axis=(0, 2, 3))
+    gbeta = sum_over(wide, (0, 2, 3)).reshape(-1)
+    ggamma = sum_over(wide * normal, (0, 2, 3)).reshape(-1)
     gx = (wide - _per_channel(gbeta / count) - normal * _per_channel(ggamma / count)) * _per_channel(gamma * scale)
     return gx.astype(x.dtype, copy=False), ggamma.astype(gamma.dtype, copy=False), gbeta.astype(gamma.dtype, copy=False)
 
