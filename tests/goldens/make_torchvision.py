@@ -30,10 +30,8 @@ from torchvision.models import _api
 from torchvision.ops import box_iou
 
 FOLDER = Path(__file__).resolve().parent
-# The models and the sizes (height, width) of the images given to them. Detectors that enlarge to 800 pixels get long
-# narrow images: the limit on the longest side keeps them small.
-CLASSIFIERS = dict.fromkeys(
-    """
+# Classifiers that take images of any size.
+ANY_SIZE = """
     alexnet convnext_base convnext_large convnext_small convnext_tiny densenet121 densenet161 densenet169 densenet201
     efficientnet_b0 efficientnet_b1 efficientnet_b2 efficientnet_b3 efficientnet_b4 efficientnet_b5 efficientnet_b6
     efficientnet_b7 efficientnet_v2_l efficientnet_v2_m efficientnet_v2_s googlenet inception_v3 mnasnet0_5 mnasnet0_75
@@ -43,9 +41,10 @@ CLASSIFIERS = dict.fromkeys(
     resnext101_32x8d resnext101_64x4d resnext50_32x4d shufflenet_v2_x0_5 shufflenet_v2_x1_0 shufflenet_v2_x1_5
     shufflenet_v2_x2_0 squeezenet1_0 squeezenet1_1 swin_b swin_s swin_t swin_v2_b swin_v2_s swin_v2_t vgg11 vgg11_bn
     vgg13 vgg13_bn vgg16 vgg16_bn vgg19 vgg19_bn wide_resnet101_2 wide_resnet50_2
-    """.split(),
-    [(200, 301), (161, 97)],
-) | {
+"""
+# The models and the sizes (height, width) of the images given to them. Detectors that enlarge to 800 pixels get long
+# narrow images: the limit on the longest side keeps them small.
+CLASSIFIERS = {name: [(200, 301), (161, 97)] for name in ANY_SIZE.split()} | {
     "maxvit_t": [(224, 224)],
     "vit_b_16": [(224, 224)],
     "vit_b_32": [(224, 224)],
