@@ -19,11 +19,11 @@ sys.modules[SPEC.name] = seeded
 SPEC.loader.exec_module(seeded)
 
 STORED = {path.stem for path in FOLDER.glob("*.npz")}
-SLOW = ("fasterrcnn", "maskrcnn", "keypointrcnn", "retinanet", "fcos")
+SLOW = ("fasterrcnn", "maskrcnn", "keypointrcnn", "retinanet", "fcos", "vit_h_14", "regnet_y_128gf")
 
 
 def names(task: str) -> list:
-    """The models of a task whose golden is here, those marked slow that enlarge photos to 800 pixels."""
+    """The models of a task whose golden is here, those marked slow that enlarge photos to 800 pixels or are huge."""
     found = [name for name in chainsight.list_models(task) if name in STORED]
     return [pytest.param(n, marks=pytest.mark.slow if n.startswith(SLOW) else ()) for n in found]
 

@@ -10,7 +10,7 @@ import pytest
 from chainsight.core import Tensor, grad, no_grad, seed
 from chainsight.core.functions import interpolate
 from chainsight.core.functions.interpolate import Taps
-from chainsight.core.kernels import onednn
+from chainsight.core.kernels import onednn, reference
 from chainsight.vision.detection.losses import focal_loss, iou_loss
 from chainsight.vision.detection.roi_align import roi_align
 from hypothesis import given, settings
@@ -574,3 +574,30 @@ def test_threads_change_no_bit(threads, monkeypatch):
     monkeypatch.setattr(onednn, "get_num_threads", lambda: 1)
     np.testing.assert_array_equal(F.resize(x, (40, 35)).numpy(), y.numpy())
     np.testing.assert_array_equal(grad([y], [x], [gy])[0].numpy(), g.numpy())
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 32, 100, 151), (8, 64, 56, 56), (1, 2, 300, 400), (4, 960, 7, 7), (2, 130, 64, 9)]
+)
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 3, 1), (2, 3, 0, 1)])
+def test_sums_over_large_maps_are_accurate_in_every_memory_order(shape, order):
+    # NumPy alone adds up rounding over an image's area (5e-6 to 1e-5 here) where channels are the fastest axis.
+    drawn = np.random.default_rng(7).gamma(2, size=[shape[i] for i in order]).astype(np.float32)
+    x = drawn.transpose(np.argsort(order))
+    assert x.shape == shape
+    wide = x.astype(np.float64)
+    bias = Tensor(np.zeros((shape[1], 1, 1), np.float32), requires_grad=True)
+    F.mul(F.broadcast_to(bias, shape), Tensor(x)).sum().backward()
+    _, mean, var = reference.batch_norm(x, *np.ones((2, shape[1]), np.float32), 1e-5)
+    sums = {
+        "sum": (F.sum(Tensor(x), (2, 3)).numpy(), wide.sum((2, 3))),
+        "sum, batch too": (F.sum(Tensor(x), (0, 2, 3)).numpy(), wide.sum((0, 2, 3))),
+        "sum of all": (F.sum(Tensor(x)).numpy(), wide.sum()),
+        "mean": (F.mean(Tensor(x), (2, 3), keepdims=True).numpy(), wide.mean((2, 3), keepdims=True)),
+        "adaptive_avg_pool2d": (F.adaptive_avg_pool2d(Tensor(x), 1).numpy(), wide.mean((2, 3), keepdims=True)),
+        "gradient of a bias": (bias.grad.numpy()[:, 0, 0], wide.sum((0, 2, 3))),
+        "reference batch_norm's mean": (mean, wide.mean((0, 2, 3))),
+        "reference batch_norm's variance": (var, wide.var((0, 2, 3))),
+    }
+    worst = {name: np.abs(found / expected - 1).max() for name, (found, expected) in sums.items()}
+    assert {name: error for name, error in worst.items() if error > 1e-6} == {}
