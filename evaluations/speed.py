@@ -15,8 +15,8 @@ the same inputs, and their outputs are compared with ours before any time is bel
   the updated weights: SSDLite, batch 8, and Faster R-CNN on MobileNetV3 at 320 pixels, batch 2;
 - `MODEL-network` for ssd300_vgg16, fcn_resnet50, yolox_s and others (`NETWORKS`), left out unless asked for: the
   network alone, without preparing the photo and selecting boxes, against ONNX Runtime and OpenVINO;
-- the name of any of torchvision's detectors, segmentation models and some of its classifiers, left out unless asked
-  for: the whole predict call on the same photo, from the array to the boxes, label map or probabilities.
+- the name of any of torchvision's detectors or segmentation models or of one classifier of each family, left out unless
+  asked for: the whole predict call on the same photo, from the array to the boxes, label map or probabilities.
 
 Peak memory is the most that the whole process held (resident), loading included. Thread pools are told to sleep rather
 than spin (`GOMP_SPINCOUNT`), and OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE, which slow all that obey them, are removed.
@@ -80,6 +80,28 @@ LIMITS = {
     "retinanet_resnet50_fpn": 0.35,
     "fcos_resnet50_fpn": 0.35,
 }
+CLASSIFIERS = (
+    "alexnet",
+    "convnext_tiny",
+    "densenet121",
+    "efficientnet_b0",
+    "efficientnet_v2_s",
+    "googlenet",
+    "inception_v3",
+    "maxvit_t",
+    "mnasnet1_0",
+    "mobilenet_v2",
+    "mobilenet_v3_large",
+    "regnet_y_400mf",
+    "resnet50",
+    "resnext50_32x4d",
+    "shufflenet_v2_x1_0",
+    "squeezenet1_1",
+    "swin_t",
+    "swin_v2_t",
+    "vgg16",
+    "vit_b_16",
+)
 PREDICT = tuple(
     Task(model, model, TORCH, TORCH, LIMITS.get(model, 0.55 if "rcnn" in model else 1.0))
     for model in (
@@ -99,10 +121,7 @@ PREDICT = tuple(
         "deeplabv3_resnet101",
         "deeplabv3_mobilenet_v3_large",
         "lraspp_mobilenet_v3_large",
-        "mobilenet_v3_large",
-        "resnet50",
-        "efficientnet_b0",
-        "vit_b_16",
+        *CLASSIFIERS,
     )
 )
 
