@@ -15,7 +15,7 @@ from .vision.draw import draw_detections, draw_segmentation
 from .vision.image import write_image
 from .vision.masks import PixelMasks
 from .vision.model import Model
-from .vision.results import Detections, SegmentationMap
+from .vision.results import Classification, Detections, SegmentationMap
 from .vision.sample import Sample
 
 TILE, COLUMNS, TILES = 320, 4, 16
@@ -27,9 +27,10 @@ def write_samples(path: Path, samples: Sequence[Sample], categories: Sequence[st
 
 
 def write_predictions(path: Path, model: Model[Any], data: Dataset) -> None:
-    """A sheet of the first images of a data set: above what is annotated, below what the model finds."""
+    """A sheet of some images all over a data set: above what is annotated, below what the model finds."""
     tiles: list[np.ndarray] = []
-    shown = [data[i] for i in range(min(len(data), COLUMNS))]
+    count = min(len(data), COLUMNS)
+    shown = [data[i * len(data) // count] for i in range(count)]  # class folders come one after the other
     for row in (
         [_annotated(sample, data.categories) for sample in shown],
         [_found(model.predict(sample.image), sample.image) for sample in shown],
@@ -61,7 +62,7 @@ def _annotated(sample: Sample, categories: Sequence[str]) -> np.ndarray:
     if sample.boxes is None or sample.labels is None:
         if sample.semantic is not None:
             return draw_segmentation(sample.image, sample.semantic, categories)
-        return sample.image
+        return sample.image if sample.label is None else _named(sample.image, categories, sample.label, None)
     names = tuple(categories) + tuple(f"{name} (ignored)" for name in categories)
     labels = sample.labels + len(categories) * (0 if sample.ignore is None else sample.ignore)
     drawn = Detections(
@@ -77,7 +78,21 @@ def _annotated(sample: Sample, categories: Sequence[str]) -> np.ndarray:
 
 
 def _found(result: Any, image: np.ndarray) -> np.ndarray:
+    if isinstance(result, Classification):
+        return _named(image, result.categories, result.label, result.score)
     return np.asarray(result.draw()) if isinstance(result, (Detections, SegmentationMap)) else image
+
+
+def _named(image: np.ndarray, categories: Sequence[str], label: int, score: float | None) -> np.ndarray:
+    """An image with the name of its class, in a frame all around."""
+    drawn = Detections(
+        boxes=np.array([[0, 0, image.shape[1], image.shape[0]]], np.float32),
+        scores=np.array([1 if score is None else score], np.float32),
+        labels=np.array([label], np.int64),
+        categories=tuple(categories),
+        image_size=image.shape[:2],  # type: ignore[arg-type]
+    )
+    return draw_detections(image, drawn, scores=score is not None)
 
 
 def _sheet(path: Path, pictures: Sequence[np.ndarray], columns: int = COLUMNS) -> None:

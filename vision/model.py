@@ -291,6 +291,17 @@ class Classifier(Model[Classification]):
         outputs = softmax(planned(self, self.preset(image)).numpy()).mean(0)
         return Classification(probabilities=outputs[list(self.categories.slots)], categories=self.categories.names)
 
+    def losses(self, samples: Sequence[Sample], rng: np.random.Generator) -> dict[str, Tensor]:
+        """The cross entropy of a batch whose images are cut and scaled as those to predict."""
+        for sample in samples:
+            if sample.label is None:
+                where = sample.source or sample.image_id
+                raise ValueError(f"{where}: training a classifier needs the image's class, got a sample without")
+        crops = [self.preset(sample.image).numpy() for sample in samples]
+        slots = self.categories.slots_of(np.array([sample.label for sample in samples], np.int64))
+        logits = self(Tensor(np.concatenate(crops)))
+        return {"class": F.softmax_cross_entropy(logits, np.repeat(slots, [len(c) for c in crops]))}
+
 
 @dataclass(frozen=True)
 class ShortSidePreset:

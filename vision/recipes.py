@@ -11,8 +11,9 @@ from .detection.darknet import Darknet
 from .detection.nanodet import NanoDet
 from .detection.ssd import SSD
 from .detection.yolox import YOLOX
-from .model import Model, Segmenter
+from .model import Classifier, Model, Segmenter
 from .transforms import (
+    AreaCrop,
     Compose,
     HorizontalFlip,
     HSVJitter,
@@ -75,6 +76,11 @@ def jitter_and_crop(pairs: Pairs) -> Transform:
     return Compose([ScaleJitter((480, 480), (0.5, 2.0)), HorizontalFlip(0.5, pairs), PhotometricDistort()])
 
 
+def crop_and_colour(pairs: Pairs) -> Transform:
+    """Szegedy et al. 2015, "Going Deeper with Convolutions", section 6, but with a quarter of the area at least."""
+    return Compose([AreaCrop((0.25, 1.0)), HorizontalFlip(0.5, pairs), RandomApply(PhotometricDistort(), 0.5)])
+
+
 def recipe(model: Model[Any]) -> Recipe:
     """The settings for a model's family."""
     if isinstance(model, NanoDet):
@@ -87,4 +93,6 @@ def recipe(model: Model[Any]) -> Recipe:
         return Recipe(16, 1e-3, crop_and_zoom)
     if isinstance(model, Segmenter):
         return Recipe(4, 2e-4, jitter_and_crop)
+    if isinstance(model, Classifier):
+        return Recipe(32, 5e-4, crop_and_colour)
     return Recipe(2, 1e-4, flip_and_colour)  # R-CNNs, RetinaNet and FCOS, whose inputs are large

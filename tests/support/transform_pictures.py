@@ -17,6 +17,7 @@ EVERY = {
     "Letterbox((320, 320))": T.Letterbox((320, 320)),
     "Pad(divisor=256)": T.Pad(divisor=256),
     "Crop((160, 200))": T.Crop((160, 200)),
+    "AreaCrop()": T.AreaCrop(),
     "ScaleJitter((240, 320))": T.ScaleJitter((240, 320), (0.5, 2.0)),
     "IoUCrop()": T.IoUCrop(),
     "ZoomOut()": T.ZoomOut(),

@@ -4,6 +4,7 @@ from .base import Compose, MultiSample, Others, RandomApply, SingleSample, Trans
 from .contact_sheet import contact_sheet
 from .geometric import (
     COCO_KEYPOINT_PAIRS,
+    AreaCrop,
     Crop,
     HorizontalFlip,
     IoUCrop,
@@ -21,6 +22,7 @@ from .photometric import Blur, Cutout, HSVJitter, JPEGNoise, PhotometricDistort
 
 __all__ = [
     "COCO_KEYPOINT_PAIRS",
+    "AreaCrop",
     "Blur",
     "Compose",
     "CopyPaste",

@@ -145,6 +145,31 @@ class Crop(SingleSample):
 
 
 @dataclass(frozen=True)
+class AreaCrop(SingleSample):
+    """Inception's crop for classification: a part of the picture, its share of the area and its shape drawn.
+
+    Szegedy et al., "Going Deeper with Convolutions" (CVPR 2015), section 6: 8% to 100% of the area, width by height 3/4
+    to 4/3. When ten of them do not fit into the picture it stays whole.
+    """
+
+    area: tuple[float, float] = (0.08, 1.0)
+    aspect: tuple[float, float] = (3 / 4, 4 / 3)
+
+    def __post_init__(self) -> None:
+        check_range(self, 1e-3, area=self.area, aspect=self.aspect)
+        if self.area[1] > 1:
+            raise ValueError(f"AreaCrop: expected an area of at most 1, got {self.area}")
+
+    def apply(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        for _ in range(10):
+            area, aspect = rng.uniform(*self.area) * np.prod(sample.size), np.exp(rng.uniform(*np.log(self.aspect)))
+            size = round(float(np.sqrt(area / aspect))), round(float(np.sqrt(area * aspect)))
+            if all(1 <= side <= whole for side, whole in zip(size, sample.size)):
+                return window(sample, *_random_corner(sample.size, size, rng), size)
+        return sample
+
+
+@dataclass(frozen=True)
 class ScaleJitter(SingleSample):
     """Large-scale jitter: scales the fitted picture by a random factor, then crops or pads it to ``size``.
 

@@ -10,6 +10,7 @@ import pytest
 from chainsight.vision.sample import Sample
 from chainsight.vision.transforms import (
     COCO_KEYPOINT_PAIRS,
+    AreaCrop,
     Blur,
     Compose,
     CopyPaste,
@@ -47,6 +48,7 @@ EVERY = {
     "letterbox_corner": Letterbox((80, 48), centre=False),
     "pad": Pad((20, 90), divisor=32),
     "crop": Crop((30, 30)),
+    "area_crop": AreaCrop((0.2, 0.8)),
     "scale_jitter": ScaleJitter((60, 50), (0.3, 2)),
     "iou_crop": IoUCrop(),
     "zoom_out": ZoomOut((1, 2.5)),
@@ -80,6 +82,7 @@ PIPELINE = Compose([Mosaic((120, 120)), RandomAffine(size=(60, 60)), MixUp(), Ra
 IDENTITIES = {
     "flip": HorizontalFlip(0),
     "crop": Crop((1000, 1000)),
+    "area_crop": AreaCrop((1, 1), (1e3, 1e3)),
     "pad": Pad(),
     "iou_crop": IoUCrop(min_ious=()),
     "zoom_out": ZoomOut((1, 1)),
@@ -374,6 +377,15 @@ def test_iou_crop_keeps_its_promise():
     assert 1 <= min(kept) < max(kept) == 4
 
 
+def test_area_crops_have_the_area_and_shape_asked_for():
+    sample = make_sample(0, size=(300, 400))
+    for seed in range(40):
+        h, w = AreaCrop((0.2, 0.5), (0.5, 2))(sample, np.random.default_rng(seed)).size
+        assert 0.195 <= h * w / 120_000 <= 0.505
+        assert 0.49 <= w / h <= 2.04
+    assert AreaCrop((0.9, 1), (3, 4))(sample, np.random.default_rng(0)).size == (300, 400)  # no such part fits
+
+
 def test_mosaic_shows_four_pictures_with_their_objects():
     colours = iter([(0, 255, 0), (0, 0, 255), (255, 255, 0)])
 
@@ -487,6 +499,8 @@ def test_colour_transforms_change_every_kind_of_colour():
         (lambda: ScaleJitter((5, 5), (2, 1)), r"ScaleJitter: expected scale as \(low, high\).*got \(2, 1\)"),
         (lambda: ZoomOut((0.5, 2)), "ZoomOut: expected side"),
         (lambda: IoUCrop(scale=(0.3, 1.2)), "IoUCrop: expected scale of at most 1"),
+        (lambda: AreaCrop((0.3, 1.2)), "AreaCrop: expected an area of at most 1"),
+        (lambda: AreaCrop((0, 1)), "AreaCrop: expected area"),
         (lambda: JPEGNoise((50, 101)), "JPEGNoise"),
         (lambda: ResizeShortSide((900,), 800), "ResizeShortSide"),
         (lambda: RandomAffine(shear=90), "RandomAffine"),
