@@ -90,7 +90,7 @@ def _named(image: np.ndarray, categories: Sequence[str], label: int, score: floa
         scores=np.array([1 if score is None else score], np.float32),
         labels=np.array([label], np.int64),
         categories=tuple(categories),
-        image_size=image.shape[:2],  # type: ignore[arg-type]
+        image_size=image.shape[:2],
     )
     return draw_detections(image, drawn, scores=score is not None)
 

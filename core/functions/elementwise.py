@@ -140,9 +140,8 @@ class Where(Function):
         return get_namespace(a).where(self.condition, a, b)
 
     def backward(self, gy: Tensor) -> tuple[Tensor | None, ...]:
-        a_shape, b_shape = self.shapes
-        ga = sum_to(gy * wrap(self.condition), a_shape) if self.needs_grad[0] else None
-        return ga, sum_to(gy * wrap(~self.condition), b_shape) if self.needs_grad[1] else None
+        ga = sum_to(gy * wrap(self.condition), self.shapes[0]) if self.needs_grad[0] else None
+        return ga, sum_to(gy * wrap(~self.condition), self.shapes[1]) if self.needs_grad[1] else None
 
 
 class Neg(Function):
@@ -153,67 +152,76 @@ class Neg(Function):
         return (-gy,)
 
 
-class Abs(Function):
+class Pointwise(Function):
+    """A function of one value and its derivative ``slope``, by the chain rule; NumPy has most as ``ufunc``."""
+
+    ufunc = ""
+    from_output = False  # whether ``slope`` takes the output instead of the input
+
+    def value(self, x: Array) -> Array:
+        return getattr(get_namespace(x), self.ufunc)(x)
+
+    def slope(self, v: Tensor) -> Tensor:
+        raise NotImplementedError(f"{self.name} has no slope")
+
     def forward(self, x: Array) -> Array:
-        self.save_inputs(0)
-        return get_namespace(x).abs(x)
+        if self.from_output:
+            self.save_outputs()
+        else:
+            self.save_inputs(0)
+        return self.value(x)
 
     def backward(self, gy: Tensor) -> tuple[Tensor]:
-        (x,) = self.inputs
-        return (gy * wrap(x.xp.sign(x.data)),)
+        (v,) = self.outputs if self.from_output else self.inputs
+        return (gy * self.slope(v),)
 
 
-class Exp(Function):
-    def forward(self, x: Array) -> Array:
-        self.save_outputs()
-        return get_namespace(x).exp(x)
+class Abs(Pointwise):
+    ufunc = "abs"
 
-    def backward(self, gy: Tensor) -> tuple[Tensor]:
-        (y,) = self.outputs
-        return (gy * y,)
+    def slope(self, v: Tensor) -> Tensor:
+        return wrap(v.xp.sign(v.data))
 
 
-class Log(Function):
-    def forward(self, x: Array) -> Array:
-        self.save_inputs(0)
-        return get_namespace(x).log(x)
+class Exp(Pointwise):
+    ufunc = "exp"
+    from_output = True
 
-    def backward(self, gy: Tensor) -> tuple[Tensor]:
-        (x,) = self.inputs
-        return (gy / x,)
+    def slope(self, v: Tensor) -> Tensor:
+        return v
 
 
-class Sqrt(Function):
-    def forward(self, x: Array) -> Array:
-        self.save_outputs()
-        return get_namespace(x).sqrt(x)
+class Log(Pointwise):
+    ufunc = "log"
 
-    def backward(self, gy: Tensor) -> tuple[Tensor]:
-        (y,) = self.outputs
-        return (gy / (y * 2),)
+    def slope(self, v: Tensor) -> Tensor:
+        return 1 / v
 
 
-class Atan(Function):
-    def forward(self, x: Array) -> Array:
-        self.save_inputs(0)
-        return get_namespace(x).arctan(x)
+class Sqrt(Pointwise):
+    ufunc = "sqrt"
+    from_output = True
 
-    def backward(self, gy: Tensor) -> tuple[Tensor]:
-        (x,) = self.inputs
-        return (gy / (x * x + 1),)
+    def slope(self, v: Tensor) -> Tensor:
+        return 0.5 / v
 
 
-class Softplus(Function):
+class Atan(Pointwise):
+    ufunc = "arctan"
+
+    def slope(self, v: Tensor) -> Tensor:
+        return 1 / (v * v + 1)
+
+
+class Softplus(Pointwise):
     """log(1 + exp(x)), without overflow."""
 
-    def forward(self, x: Array) -> Array:
-        self.save_inputs(0)
+    def value(self, x: Array) -> Array:
         xp = get_namespace(x)
         return xp.maximum(x, 0) + xp.log1p(xp.exp(-xp.abs(x)))
 
-    def backward(self, gy: Tensor) -> tuple[Tensor]:
-        (x,) = self.inputs
-        return (gy * sigmoid(x),)
+    def slope(self, v: Tensor) -> Tensor:
+        return sigmoid(v)
 
 
 class Clip(Function):
@@ -231,26 +239,18 @@ class Clip(Function):
         return (gy * wrap(self.inside),)
 
 
-class Activation(Function):
-    """A function of one value that ``kernels`` knows, and its derivative ``slope``."""
+class Activation(Pointwise):
+    """A function of one value that ``kernels`` knows."""
 
     kernel: kernels.Activation
-    from_output = False  # whether ``slope`` takes the output instead of the input
 
-    def forward(self, x: Array) -> Array:
-        if self.from_output:
-            self.save_outputs()
-        else:
-            self.save_inputs(0)
+    def value(self, x: Array) -> Array:
         return kernels.activate(x, self.kernel)
 
     def backward(self, gy: Tensor) -> tuple[Tensor]:
         (v,) = self.outputs if self.from_output else self.inputs
         gx = None if is_recording() else kernels.activate_grad(v.data, gy.data, self.kernel)
-        return (gy * self.slope(v) if gx is None else wrap(gx),)
-
-    def slope(self, v: Tensor) -> Tensor:
-        raise NotImplementedError(f"{self.name} has no slope")
+        return super().backward(gy) if gx is None else (wrap(gx),)
 
 
 class Sigmoid(Activation):
@@ -361,16 +361,14 @@ class Mish(Activation):
         return t + v * sigmoid(v) * (1 - t * t)
 
 
-class Erf(Function):
+class Erf(Pointwise):
     """2 / sqrt(pi) times the integral of exp(-t^2) from 0 to x."""
 
-    def forward(self, x: Array) -> Array:
-        self.save_inputs(0)
+    def value(self, x: Array) -> Array:
         return kernels.erf(x)
 
-    def backward(self, gy: Tensor) -> tuple[Tensor]:
-        (x,) = self.inputs
-        return (gy * exp(-(x * x)) * (2 / math.sqrt(math.pi)),)
+    def slope(self, v: Tensor) -> Tensor:
+        return exp(-(v * v)) * (2 / math.sqrt(math.pi))
 
 
 class AsType(Function):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from .. import kernels
 from ..device import Array, generator
@@ -102,8 +101,9 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Te
     """
     if x.shape[x.ndim - weight.ndim :] != weight.shape:
         raise ValueError(f"layer_norm: expected x to end in axes of {weight.shape}, got {x.shape}")
-    axes: Sequence[int] = range(x.ndim - weight.ndim, x.ndim)
-    return _standardise(x, tuple(axes), eps) * weight + bias
+    row = weight.ndim == 1 and not is_recording()
+    y = kernels.layer_norm(x.data, weight.data, bias.data, eps) if row else None
+    return _standardise(x, tuple(range(x.ndim - weight.ndim, x.ndim)), eps) * weight + bias if y is None else wrap(y)
 
 
 def normalize(x: Tensor, axis: int = 1, eps: float = 1e-12) -> Tensor:

@@ -189,9 +189,7 @@ class Pad(Function):
 
     def forward(self, x: Array) -> Array:
         if len(self.widths) != x.ndim or min((w for pair in self.widths for w in pair), default=0) < 0:
-            raise ValueError(
-                f"Pad: expected {x.ndim} pairs of widths of at least 0 for shape {x.shape}, got {self.widths}"
-            )
+            raise ValueError(f"Pad: expected {x.ndim} pairs of widths of at least 0 for {x.shape}, got {self.widths}")
         self.source = x.shape
         return get_namespace(x).pad(x, self.widths, constant_values=self.value)
 

@@ -212,6 +212,12 @@ def batch_norm_grad(
     return reference.batch_norm_grad(*arrays, eps)
 
 
+def layer_norm(x: Array, gamma: Array, beta: Array, eps: float) -> Array | None:
+    """x normalised over its last axis, in inference; None where no kernel has it."""
+    dense = _fast(x, gamma, beta) and x.flags.c_contiguous and x.size >= _SMALL_ACTIVATION
+    return onednn.layer_norm(x, gamma, beta, eps) if dense else None
+
+
 def matmul(a: Array, b: Array) -> Array:
     """The matrix product of the last two axes, the axes before them broadcast."""
     if a.ndim < 2 or b.ndim < 2 or a.size * b.shape[-1] < _SMALL_PRODUCT or not _fast(a, b):

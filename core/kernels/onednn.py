@@ -769,6 +769,22 @@ def batch_norm_grad(
     return gx, ggamma, gbeta
 
 
+# Layer normalisation, in inference.
+
+
+def _build_layer_norm(library: _Library, rows: int, features: int, eps: float) -> _Program:
+    x, last = _dense(library, (rows, features)), (c_float(eps), _USE_SCALE_AND_SHIFT, _attributes(library))
+    desc = library.create("layer_normalization_forward_primitive_desc", library.engine, _INFERENCE, x, x, None, *last)
+    return _Program(library, desc, _SRC, _SCALE, _SHIFT, _DST)
+
+
+def layer_norm(x: Floats, gamma: Floats, beta: Floats, eps: float) -> Floats | None:
+    """x (..., features), dense, normalised over its last axis, times gamma plus beta."""
+    rows, *row = x.reshape(-1, x.shape[-1]), np.ascontiguousarray(gamma), np.ascontiguousarray(beta)
+    y = _apply(_build_layer_norm, rows.shape, FLOAT32, (rows, *row), *rows.shape, eps)
+    return None if y is None else y.reshape(x.shape)
+
+
 # Activations.
 
 

@@ -601,3 +601,19 @@ def test_sums_over_large_maps_are_accurate_in_every_memory_order(shape, order):
     }
     worst = {name: np.abs(found / expected - 1).max() for name, (found, expected) in sums.items()}
     assert {name: error for name, error in worst.items() if error > 1e-6} == {}
+
+
+@pytest.mark.parametrize("shape", [(64, 300), (3, 40, 200), (2, 9, 11, 96), (1, 7, 5, 1000), (5, 8)])
+def test_layer_norm_without_a_graph_is_that_with_one(shape):
+    rng = np.random.default_rng(0)
+    x, w, b = (rng.standard_normal(s).astype(np.float32) + 2 for s in (shape, shape[-1:], shape[-1:]))
+    wide = x.astype(np.float64)
+    centred = wide - wide.mean(-1, keepdims=True)
+    expected = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-5) * w + b
+    with no_grad():
+        found = F.layer_norm(Tensor(x), Tensor(w), Tensor(b)).numpy()
+        turned = F.layer_norm(Tensor(x[::-1]), Tensor(w), Tensor(b)).numpy()  # no dense rows: another way
+    recorded = F.layer_norm(Tensor(x, requires_grad=True), Tensor(w), Tensor(b))
+    for y in (found, turned[::-1], recorded.numpy()):
+        np.testing.assert_allclose(y, expected, rtol=0, atol=3e-6)
+    assert recorded.creator is not None
