@@ -101,7 +101,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Te
     """
     if x.shape[x.ndim - weight.ndim :] != weight.shape:
         raise ValueError(f"layer_norm: expected x to end in axes of {weight.shape}, got {x.shape}")
-    row = weight.ndim == 1 and not is_recording()
+    row = weight.shape == bias.shape == x.shape[-1:] and not is_recording()
     y = kernels.layer_norm(x.data, weight.data, bias.data, eps) if row else None
     return _standardise(x, tuple(range(x.ndim - weight.ndim, x.ndim)), eps) * weight + bias if y is None else wrap(y)
 

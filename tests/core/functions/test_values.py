@@ -617,3 +617,13 @@ def test_layer_norm_without_a_graph_is_that_with_one(shape):
     for y in (found, turned[::-1], recorded.numpy()):
         np.testing.assert_allclose(y, expected, rtol=0, atol=3e-6)
     assert recorded.creator is not None
+
+
+def test_layer_norm_of_a_bias_that_is_broadcast():
+    x, w, b = np.random.default_rng(0).standard_normal((64, 300)).astype(np.float32), np.ones(300), np.full(1, 2.0)
+    w, b = w.astype(np.float32), b.astype(np.float32)
+    with no_grad():
+        found = F.layer_norm(Tensor(x), Tensor(w), Tensor(b)).numpy()
+    np.testing.assert_allclose(found.mean(-1), 2, atol=1e-6)
+    with no_grad(), pytest.raises(ValueError, match="do not broadcast"):
+        F.layer_norm(Tensor(x), Tensor(w), Tensor(np.ones(299, np.float32)))
