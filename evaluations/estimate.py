@@ -85,16 +85,12 @@ def _taps(x_shape: tuple[int, ...], w_shape: tuple[int, ...], spec: ConvSpec) ->
     return x_shape[0] * pairs
 
 
-def _weights(kernel: Any) -> Any:
-    return kernel._w if kernel._onednn is None else kernel._onednn
-
-
 @contextmanager
 def _counting(work: list[Work]) -> Iterator[None]:
     convolve, multiply, call = FusedConv2d.__call__, FusedLinear.__call__, Function.__call__
 
     def conv(self: FusedConv2d, x: Any, residual: Any = None) -> Any:
-        y, w = convolve(self, x, residual), _weights(self).shape
+        y, w = convolve(self, x, residual), self.w.shape
         nbytes = x.nbytes + 4 * prod(w) + y.nbytes + (0 if residual is None else residual.nbytes)
         flops = 2 * _taps(x.shape, w, self.spec) * w[0] * w[1]
         curved = y.size if self.activation and self.activation[0] in CURVED else 0
@@ -102,7 +98,7 @@ def _counting(work: list[Work]) -> Iterator[None]:
         return y
 
     def linear(self: FusedLinear, x: Any, residual: Any = None) -> Any:
-        y, w = multiply(self, x, residual), _weights(self).shape
+        y, w = multiply(self, x, residual), self.w.shape
         curved = y.size if self.activation and self.activation[0] in CURVED else 0
         work.append(Work("linear", 2 * y.size * x.shape[-1], x.nbytes + 4 * prod(w) + y.nbytes, curved))
         return y

@@ -58,9 +58,8 @@ class QuantizedConv2d(Conv2d):
     def kernel(self, scale: Any, bias: Any, activation: kernels.Activation | None) -> kernels.FusedConv2d:
         low, step = self.input_range.numpy().tolist()
         steps = self.weight_steps.numpy() if scale is None else self.weight_steps.numpy() * scale
-        weight = self.weight.numpy().astype(np.float32)
         quantization = kernels.Quantization(step, int(low), steps)
-        return kernels.FusedConv2d(weight, bias, self.spec, activation, False, quantization)
+        return kernels.FusedConv2d(self.weight.numpy(), bias, self.spec, activation, False, quantization)
 
     def describe(self) -> str:
         return f"{super().describe()}, bytes"

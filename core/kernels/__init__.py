@@ -334,9 +334,9 @@ def _like(x: Array) -> Array:
 class FusedConv2d:
     """A convolution prepared for inference: activation(conv(x) + b + residual) in one pass over the output.
 
-    The weights are packed for the kernel at the first call: later changes of the array have no effect. With "bf16"
-    results are bfloat16 after an activation, and ``inner`` says so of others; see ``use_precision``. With a
-    ``quantization`` the weights are whole numbers of -127 to 127, and bytes are multiplied.
+    ``scale`` (out,) multiplies the weights, which are packed for the kernel that the first input asks for, and must not
+    change. With "bf16" results are bfloat16 after an activation, and ``inner`` says so of others; see
+    ``use_precision``. With a ``quantization`` the weights are int8, and bytes are multiplied.
 
     >>> conv = FusedConv2d(np.ones((1, 1, 3, 3), np.float32), None, ConvSpec(), ("relu", 0.0, 0.0))
     >>> conv(np.ones((1, 1, 3, 4), np.float32)).tolist()
@@ -351,26 +351,32 @@ class FusedConv2d:
         activation: Activation | None = None,
         inner: bool = False,
         quantization: Quantization | None = None,
+        scale: Array | None = None,
     ) -> None:
-        self.b, self.spec, self.activation, self.quantization = b, spec, activation, quantization
-        kinds = _kinds(inner or activation is not None)
-        self._onednn = onednn.FusedConv2d(w, b, spec, activation, kinds, quantization) if _fast(w, b) else None
-        self._w = w if self._onednn is None else None
+        self.w, self.b, self.spec, self.activation, self.quantization = w, b, spec, activation, quantization
+        self.scale, self._kinds = scale, _kinds(inner or activation is not None)
+        self._direct: onednn.FusedConv2d | None = None
         self._winograd: winograd.Winograd | None = None
 
+    def weights(self) -> Array:
+        """What is multiplied: made when it is packed, so that nobody has to keep it."""
+        w = self.w.astype(_FLOAT32) if self.quantization else self.w
+        return w if self.scale is None else w * self.scale.reshape(-1, 1, 1, 1)
+
     def __call__(self, x: Array, residual: Array | None = None) -> Array:
-        fused = self._onednn
-        if fused is not None and _fast(x, residual, bfloat16=True):
-            plain = residual is None and fused.kinds[0] == x.dtype == _FLOAT32
-            if plain and winograd.pays(x.shape, fused.shape, self.spec):
+        bytes_, settings = self.quantization, (self.b, self.spec, self.activation)
+        if _fast(x, residual, bfloat16=True) and _fast(None if bytes_ else self.w, self.b):
+            plain = residual is bytes_ is None and self._kinds[0] == x.dtype == _FLOAT32
+            if plain and winograd.pays(x.shape, self.w.shape, self.spec):
                 if self._winograd is None:
-                    self._winograd = winograd.Winograd(fused.plain(), self.b, self.activation, self.spec.dilation[0])
+                    self._winograd = winograd.Winograd(self.weights(), self.b, self.activation, self.spec.dilation[0])
                 return self._winograd(x)
-            if (y := fused(x, residual)) is not None:
+            if self._direct is None:
+                self._direct = onednn.FusedConv2d(self.weights(), *settings, self._kinds, bytes_)
+            if (y := self._direct(x, residual)) is not None:
                 return y
-        w = self._w if fused is None else fused.plain()
-        x = widen(x)
-        x, w = self.quantization.rounded(x, w) if self.quantization else (x, w)
+        x, w = widen(x), self.weights()
+        x, w = bytes_.rounded(x, w) if bytes_ else (x, w)
         return _finish(reference.conv2d(x, w, self.b, self.spec), residual, self.activation)
 
 
@@ -378,20 +384,19 @@ class FusedLinear:
     """A linear layer prepared for inference: activation(x @ w.T + b + residual), x of shape (..., in)."""
 
     def __init__(self, w: Array, b: Array | None, activation: Activation | None = None) -> None:
-        self.b, self.activation, self._out = b, activation, w.shape[0]
-        kinds = _kinds(activation is not None)
-        self._onednn = onednn.FusedLinear(w, b, activation, kinds) if _fast(w, b) else None
-        self._w = w if self._onednn is None else None
+        self.w, self.b, self.activation, self._kinds = w, b, activation, _kinds(activation is not None)
+        self._packed: onednn.FusedLinear | None = None
 
     def __call__(self, x: Array, residual: Array | None = None) -> Array:
-        if self._onednn is not None and _fast(x, residual, bfloat16=True):
-            rows = prod(x.shape[:-1])
-            wide = None if residual is None else residual.reshape(rows, self._out)
-            y = self._onednn(x.reshape(rows, x.shape[-1]), wide)
+        if _fast(x, residual, bfloat16=True) and _fast(self.w, self.b):
+            if self._packed is None:
+                self._packed = onednn.FusedLinear(self.w, self.b, self.activation, self._kinds)
+            rows, out = prod(x.shape[:-1]), self.w.shape[0]
+            wide = None if residual is None else residual.reshape(rows, out)
+            y = self._packed(x.reshape(rows, x.shape[-1]), wide)
             if y is not None:
-                return y.reshape(*x.shape[:-1], self._out)
-        w = self._w if self._onednn is None else self._onednn.plain().T
-        return _finish(reference.linear(widen(x), w, self.b), residual, self.activation)
+                return y.reshape(*x.shape[:-1], out)
+        return _finish(reference.linear(widen(x), self.w, self.b), residual, self.activation)
 
 
 def _finish(y: Array, residual: Array | None, activation: Activation | None) -> Array:

@@ -520,11 +520,6 @@ class _Fused:
         self.w = w if packed is w else None
         return next(i for i, (known, _) in enumerate(self.layouts) if known is packing)
 
-    @noting(None)
-    def plain(self) -> Floats:
-        """The weights as an ordinary array."""
-        return self.w if self.w is not None else self.layouts[0][0].unpack(self.layouts[0][1])
-
     def take(self, x: Any) -> Any:
         """x as the program wants it."""
         return arrange(x, self.kinds[0])

@@ -8,6 +8,8 @@ channels) matrices, and transformed to 4x4 outputs. A few rows of tiles at a tim
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -21,8 +23,10 @@ _TILE, _OUT = 6, 4
 # With these points of interpolation (and infinity) the error is a quarter of that with 0, 1, -1, 2, -2: 2.4e-6 of the
 # largest output for 256 channels of rectified normal inputs.
 _POINTS = (0.0, 0.75, -0.75, 1.5, -1.5)
-_CHANNELS, _WORK = 128, 4_000_000  # with fewer channels, or tiles * channels ** 2, the transforms cost what they save
-_BLOCK = 64  # tiles at a time, or a quarter of the channels where that is less
+# With fewer channels, tiles, tiles * channels ** 3, or pixels in a tile, transforms and weights cost what products save.
+_CHANNELS, _TILES, _WORK, _USED = 64, 25, 200_000_000, 8
+_BLOCK = 64  # tiles at a time; 8192 / channels where that is more
+_WHOLE = 96  # tiles of layers that are one block, with all threads at each step: they share the weights
 
 
 def _matrices() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -47,8 +51,9 @@ def pays(x_shape: tuple[int, ...], w_shape: tuple[int, ...], spec: ConvSpec) -> 
     n, _, height, width = x_shape
     d = spec.dilation[0]
     plain = spec == ConvSpec((1, 1), (d, d, d, d), (d, d), 1) and w_shape[2:] == (3, 3)
-    channels, tiles = min(w_shape[:2]), n * d * d * (height // d // _OUT) * (width // d // _OUT)
-    return plain and channels >= _CHANNELS and tiles * channels**2 >= _WORK
+    channels, tiles = min(w_shape[:2]), n * d * d * prod(-(-size // d // _OUT) for size in (height, width))
+    enough = tiles >= max(_TILES, _WORK / channels**3) and n * height * width >= _USED * tiles
+    return plain and channels >= _CHANNELS and enough
 
 
 class Winograd:
@@ -75,9 +80,11 @@ class Winograd:
         d, both = self.dilation, [a.transpose(0, 2, 3, 1) for a in (x, y)]
         grids = [[a[k, i::d, j::d] for a in both] for k in range(n) for i in range(min(d, height)) for j in range(d)]
         across, down = -(-width // d // _OUT), -(-height // d // _OUT)
-        tiles = min(_BLOCK, max(self.shape[1:]) // 4)
-        rows = _even(down, tiles // across)
-        several = _even(len(grids), tiles // (across * rows))  # the heads of regions have many small maps
+        if len(grids) * down * across <= _WHOLE:
+            with noting(None):
+                self._block(grids, 0, _Buffers(len(grids), down, across, *self.shape[1:]))
+            return y
+        several, rows = _cut(len(grids), down, across, max(self.shape[1:]), onednn.get_num_threads())
 
         def work(blocks: Sequence[tuple[int, int]]) -> None:
             with onednn.one_thread():
@@ -98,7 +105,7 @@ class Winograd:
             first, last = max(top - 1, 0), min(top - 1 + space, x.shape[0])
             start, stop, right = first - top + 1, max(last - top, -1) + 1, 1 + x.shape[1]
             padded[start:stop, 1:right] = x[first:last]
-            padded[:start] = padded[stop:] = padded[:, right:] = 0
+            padded[:start] = padded[stop:] = padded[:, :1] = padded[:, right:] = 0
         np.copyto(t.gathered.reshape(t.tiles.shape), t.tiles)
         onednn.matmul(_INPUTS, t.gathered, out=t.inputs)
         inputs = t.inputs.reshape(self.shape[0], -1, self.shape[1])
@@ -112,10 +119,22 @@ class Winograd:
             y[top : top + space - 2] = done[: max(y.shape[0] - top, 0), : y.shape[1]]
 
 
-def _even(count: int, most: int) -> int:
-    """The size of ``count`` things' parts of about equal size, of ``most`` at most, but of one."""
-    parts = -(-count // max(1, most))
-    return -(-count // parts)
+@lru_cache(maxsize=1024)
+def _cut(maps: int, down: int, across: int, channels: int, workers: int) -> tuple[int, int]:
+    """How many maps, or how many rows of tiles of one map, a block has, so that no thread ends late.
+
+    The heads of regions have many small maps. A block's calls cost as much as some tiles do, and so do weights that the
+    last cache is too small for.
+    """
+    most = max(_BLOCK, 8192 // channels)
+    cuts = [(1, rows) for rows in range(1, down + 1) if rows * across <= most or rows == 1]
+    cuts += [(several, down) for several in range(2, min(maps, most // (down * across)) + 1)]
+
+    def cost(cut: tuple[int, int]) -> int:
+        blocks, tiles = -(-maps // cut[0]) * -(-down // cut[1]), cut[0] * cut[1] * across
+        return -(-blocks // workers) * (tiles + 512 // channels + (channels // 256) ** 2)
+
+    return min(cuts, key=cost)
 
 
 class _Buffers:
@@ -123,7 +142,7 @@ class _Buffers:
 
     def __init__(self, images: int, down: int, across: int, inputs: int, outputs: int) -> None:
         count = images * down * across
-        self.padded = np.zeros((images, down * _OUT + 2, across * _OUT + 2, inputs), np.float32)
+        self.padded = memory.empty((images, inputs, down * _OUT + 2, across * _OUT + 2)).transpose(0, 2, 3, 1)
         s = self.padded.strides
         self.tiles: Any = np.lib.stride_tricks.as_strided(
             self.padded,

@@ -105,8 +105,7 @@ class Conv2d(Module):
         self, scale: Array | None, bias: Array | None, activation: kernels.Activation | None
     ) -> kernels.FusedConv2d:
         """The prepared kernel: activation(conv(x) * scale + bias)."""
-        w = self.weight.data if scale is None else self.weight.data * scale.reshape(-1, 1, 1, 1)
-        return kernels.FusedConv2d(w, bias, self.spec, activation, scale is not None)
+        return kernels.FusedConv2d(self.weight.data, bias, self.spec, activation, scale is not None, scale=scale)
 
     def describe(self) -> str:
         out, _, *kernel = self.weight.shape
