@@ -144,11 +144,8 @@ def _along_axis(x: Array, axis: int, apply: Callable[[Array], Array]) -> Array:
         return apply(xp.ascontiguousarray(x)[None])[0]
     nhwc = xp.ascontiguousarray(x.transpose(0, 2, 3, 1))
     n, h, w, c = nhwc.shape
-    if axis == 2:
-        y = apply(nhwc.reshape(n, h, w * c))
-        return y.reshape(n, y.shape[1], w, c).transpose(0, 3, 1, 2)
-    y = apply(nhwc.reshape(n * h, w, c))
-    return y.reshape(n, h, y.shape[1], c).transpose(0, 3, 1, 2)
+    y = apply(nhwc.reshape((n, h, w * c) if axis == 2 else (n * h, w, c)))
+    return y.reshape((n, y.shape[1], w, c) if axis == 2 else (n, h, y.shape[1], c)).transpose(0, 3, 1, 2)
 
 
 @lru_cache(maxsize=256)
@@ -198,6 +195,13 @@ def _precision(x: Tensor) -> np.dtype[Any]:
     return x.dtype if x.dtype == np.float64 else np.dtype(np.float32)
 
 
+def _target(name: str, x: Tensor, size: Pair) -> tuple[int, int]:
+    if x.ndim != 4 or min(pair(size)) < 1 or min(x.shape[2:]) < 1:
+        expected = "x (n, channels, height, width) and a size of at least 1"
+        raise ValueError(f"{name}: expected {expected}, got {x.shape}, {pair(size)}")
+    return pair(size)
+
+
 def resize(
     x: Tensor, size: Pair, mode: str = "bilinear", align_corners: bool = False, antialias: bool = False
 ) -> Tensor:
@@ -209,11 +213,7 @@ def resize(
     >>> resize(Tensor(np.arange(4, dtype=np.float32).reshape(1, 1, 2, 2)), 4, "nearest").shape
     (1, 1, 4, 4)
     """
-    out = pair(size)
-    if x.ndim != 4 or min(out) < 1 or min(x.shape[2:]) < 1:
-        raise ValueError(
-            f"resize: expected x (n, channels, height, width) and a size of at least 1, got {x.shape}, {out}"
-        )
+    out = _target("resize", x, size)
     if mode not in ("bilinear", "nearest") or (antialias and mode == "nearest"):
         raise ValueError(f'resize: expected mode "bilinear", or "nearest" without antialias, got {mode!r}')
     if not is_recording() and not antialias and not align_corners and x.shape[2:] != out:
@@ -242,12 +242,7 @@ def adaptive_avg_pool2d(x: Tensor, size: Pair) -> Tensor:
     >>> adaptive_avg_pool2d(Tensor(np.ones((1, 2, 5, 7), np.float32)), 1).shape
     (1, 2, 1, 1)
     """
-    out = pair(size)
-    if x.ndim != 4 or min(out) < 1 or min(x.shape[2:]) < 1:
-        raise ValueError(
-            f"adaptive_avg_pool2d: expected x (n, channels, height, width) and a size of at least 1, "
-            f"got {x.shape}, {out}"
-        )
+    out = _target("adaptive_avg_pool2d", x, size)
     if out == (1, 1):
         return mean(x, (2, 3), True)
     for axis in (2, 3):

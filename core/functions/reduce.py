@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from ..device import Array, get_namespace
 from ..function import Function
 from ..kernels.reference import sum_over
@@ -40,9 +42,8 @@ class Max(Function):
             raise ValueError(f"Max: no values along axis {self.axis} of shape {x.shape}")
         y = x.max(axis=axes, keepdims=True)
         if self.recording:
-            share = (x == y).astype(x.dtype)
-            share /= share.sum(axis=axes, keepdims=True)
-            self.share = share
+            greatest = (x == y).astype(x.dtype)
+            self.share = greatest / greatest.sum(axis=axes, keepdims=True)
         return y if self.keepdims else y.squeeze(axes)
 
     def backward(self, gy: Tensor) -> tuple[Tensor]:
@@ -103,9 +104,7 @@ def mean(x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
     >>> mean(Tensor([1.0, 3.0])).item()
     2.0
     """
-    count = 1
-    for a in axes_of("Mean", axis, x.ndim):
-        count *= x.shape[a]
+    count = prod(x.shape[a] for a in axes_of("Mean", axis, x.ndim))
     return sum(x, axis, keepdims) * (1 / count if count else float("nan"))
 
 

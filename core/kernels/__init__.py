@@ -364,7 +364,7 @@ class FusedConv2d:
         return w if self.scale is None else w * self.scale.reshape(-1, 1, 1, 1)
 
     def __call__(self, x: Array, residual: Array | None = None) -> Array:
-        bytes_, settings = self.quantization, (self.b, self.spec, self.activation)
+        bytes_ = self.quantization
         if _fast(x, residual, bfloat16=True) and _fast(None if bytes_ else self.w, self.b):
             plain = residual is bytes_ is None and self._kinds[0] == x.dtype == _FLOAT32
             if plain and winograd.pays(x.shape, self.w.shape, self.spec):
@@ -372,7 +372,8 @@ class FusedConv2d:
                     self._winograd = winograd.Winograd(self.weights(), self.b, self.activation, self.spec.dilation[0])
                 return self._winograd(x)
             if self._direct is None:
-                self._direct = onednn.FusedConv2d(self.weights(), *settings, self._kinds, bytes_)
+                settings = self.b, self.spec, self.activation, self._kinds, bytes_
+                self._direct = onednn.FusedConv2d(self.weights(), *settings)
             if (y := self._direct(x, residual)) is not None:
                 return y
         x, w = widen(x), self.weights()

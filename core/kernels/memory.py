@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -79,9 +80,7 @@ class Pool:
         """An uninitialised array: rank 4 (batch, channels, height, width) lies channels-last, others in C order."""
         kind = np.dtype(dtype)
         order = (shape[0], *shape[2:], shape[1]) if len(shape) == 4 else shape
-        nbytes = kind.itemsize
-        for size in shape:
-            nbytes *= size
+        nbytes = kind.itemsize * prod(shape)
         if nbytes < SMALL:
             array = np.empty(order, kind)
         else:

@@ -230,9 +230,8 @@ def max_pool2d_grad(gy: Array, x_shape: tuple[int, ...], taps: Array, spec: Pool
     padded = xp.zeros((n, h + padding[0] + padding[1], w + padding[2] + padding[3], c), gy.dtype)
     source = gy.transpose(0, 2, 3, 1)
     if 0 not in source.shape:
-        for i, j, ys, xs in _Window(spec.stride, spec.dilation, spec.kernel, source.shape[2]).taps(
-            slice(0, source.shape[1])
-        ):
+        window = _Window(spec.stride, spec.dilation, spec.kernel, source.shape[2])
+        for i, j, ys, xs in window.taps(slice(0, source.shape[1])):
             padded[:, ys, xs] += source * (taps == i * spec.kernel[1] + j)
     return _cropped(padded, (h, w), padding)
 

@@ -23,7 +23,7 @@ _TILE, _OUT = 6, 4
 # With these points of interpolation (and infinity) the error is a quarter of that with 0, 1, -1, 2, -2: 2.4e-6 of the
 # largest output for 256 channels of rectified normal inputs.
 _POINTS = (0.0, 0.75, -0.75, 1.5, -1.5)
-# With fewer channels, tiles, tiles * channels ** 3, or pixels in a tile, transforms and weights cost what products save.
+# With fewer channels, tiles, tiles * channels ** 3, or pixels in a tile, transforms and weights cost what is saved.
 _CHANNELS, _TILES, _WORK, _USED = 64, 25, 200_000_000, 8
 _BLOCK = 64  # tiles at a time; 8192 / channels where that is more
 _WHOLE = 96  # tiles of layers that are one block, with all threads at each step: they share the weights
