@@ -52,10 +52,8 @@ class Tensor:
             raise TypeError(f"only floating-point tensors have gradients, got {data.dtype}")
         self._data = data
         self.requires_grad = requires_grad
-        self.creator = None
-        self.output_index = 0
-        self.grad = None
-        self.version = 0
+        self.creator = self.grad = None
+        self.output_index = self.version = 0
 
     @property
     def data(self) -> Array:
@@ -165,11 +163,8 @@ class Tensor:
             text = np.array2string(values, separator=", ", precision=6).replace("\n", "\n       ")
         elif values.dtype.kind == "f":
             finite = values[np.isfinite(values)].astype(np.float64)
-            text = (
-                f"mean {finite.mean():.4g}, std {finite.std():.4g}, {finite.min():.4g} .. {finite.max():.4g}"
-                if finite.size
-                else ""
-            )
+            text = f"mean {finite.mean():.4g}, std {finite.std():.4g}, " if finite.size else ""
+            text += f"{finite.min():.4g} .. {finite.max():.4g}" if finite.size else ""
             if finite.size < values.size:
                 text += f"{', ' if text else ''}{values.size - finite.size} not finite"
         else:
@@ -290,10 +285,8 @@ def wrap(array: Array) -> Tensor:
     t = object.__new__(Tensor)
     t._data = np.asarray(array) if isinstance(array, np.generic) else array
     t.requires_grad = False
-    t.creator = None
-    t.output_index = 0
-    t.grad = None
-    t.version = 0
+    t.creator = t.grad = None
+    t.output_index = t.version = 0
     return t
 
 

@@ -178,6 +178,15 @@ def avg_pool2d(x: Array, spec: PoolSpec, count_include_pad: bool) -> Array:
     return reference.avg_pool2d(x, spec, count_include_pad)
 
 
+def mean_of_maps(x: Array) -> Array | None:
+    """The means (n, channels, 1, 1) of x's maps, in inference; None where no kernel has them."""
+    if not _fast(x) or x.size == 0:
+        return None
+    height, width = x.shape[2:]  # rows first, then their means: rounding grows with a side, not with the area
+    rows = avg_pool2d(x, PoolSpec((1, width), (1, width)), True)
+    return avg_pool2d(rows, PoolSpec((height, 1), (height, 1)), True)
+
+
 def avg_pool2d_grad(gy: Array, x_shape: tuple[int, ...], spec: PoolSpec, count_include_pad: bool) -> Array:
     """The gradient of ``avg_pool2d``."""
     mode = "include" if count_include_pad else "exclude"

@@ -627,3 +627,29 @@ def test_layer_norm_of_a_bias_that_is_broadcast():
     np.testing.assert_allclose(found.mean(-1), 2, atol=1e-6)
     with no_grad(), pytest.raises(ValueError, match="do not broadcast"):
         F.layer_norm(Tensor(x), Tensor(w), Tensor(np.ones(299, np.float32)))
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 1, 1), (2, 72, 28, 28), (1, 5, 7, 200), (1, 64, 300, 200), (3, 17, 1, 9)])
+@pytest.mark.parametrize("last", [False, True], ids=["channels first", "channels last"])
+def test_means_of_maps_round_little_with_and_without_a_graph(shape, last):
+    """In inference they have a kernel of their own: the same values in all shapes and orders."""
+    x = np.random.default_rng(0).uniform(1, 2, shape).astype(np.float32)
+    x = np.ascontiguousarray(x.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2) if last else x
+    expected = x.astype(np.float64).mean((2, 3))
+    for kept in (False, True):
+        recorded = F.mean(Tensor(x, requires_grad=True), (2, 3), kept)
+        with no_grad():
+            inferred = F.mean(Tensor(x), (2, 3), kept)
+        for y in (recorded, inferred):
+            assert y.shape == (shape[:2] + (1, 1) if kept else shape[:2])
+            np.testing.assert_allclose(y.numpy().reshape(expected.shape), expected, rtol=1e-6)
+
+
+def test_means_of_maps_keep_nan_and_refuse_nothing():
+    x = np.ones((1, 2, 3, 3), np.float32)
+    x[0, 1, 2, 2] = np.nan
+    with no_grad():
+        assert np.isnan(F.mean(Tensor(x), (2, 3)).numpy()).tolist() == [[False, True]]
+        assert F.mean(Tensor(x[:0]), (2, 3)).shape == (0, 2)
+        assert np.isnan(F.mean(Tensor(x[:, :, :0]), (2, 3)).numpy()).all()
+        assert F.mean(Tensor(x.astype(np.float64)), (2, 3)).dtype == np.float64

@@ -97,9 +97,10 @@ def test_error_stays_below_the_bound_on_hard_inputs(kind):
 
 
 @pytest.mark.parametrize(
-    ("n", "h", "w"), [(1, 14, 14), (32, 14, 14), (9, 7, 7), (5, 38, 38), (2, 50, 68), (1, 100, 136)]
+    ("n", "h", "w"), [(1, 14, 14), (32, 14, 14), (9, 7, 7), (5, 38, 38), (2, 50, 68), (1, 100, 136), (1, 75, 75)]
 )
-def test_few_tiles_are_computed_in_vain(n, h, w, monkeypatch):
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_few_tiles_are_computed_in_vain(n, h, w, workers, monkeypatch):
     """Blocks of many small maps hold several of them, and the last rows of a map do not cost a whole block."""
     counts, matmul = [], onednn.matmul
 
@@ -109,10 +110,35 @@ def test_few_tiles_are_computed_in_vain(n, h, w, monkeypatch):
         return matmul(a, b, *rest, **named)
 
     monkeypatch.setattr(onednn, "matmul", counted)
+    monkeypatch.setattr(onednn, "get_num_threads", lambda: workers)
     winograd.Winograd(np.ones((256, 256, 3, 3), np.float32), None, None)(np.ones((n, 256, h, w), np.float32))
     tiles = n * -(-h // 4) * -(-w // 4)
     assert tiles <= sum(counts) <= 1.2 * tiles
-    assert len(counts) <= max(4, sum(counts) / 24)
+    assert len(counts) <= max(4, sum(counts) / 16)
+
+
+@pytest.mark.parametrize("maps", [1, 2, 36, 1000])
+@pytest.mark.parametrize("side", [1, 2, 5, 13, 25, 75])
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_no_thread_ends_late(maps, side, workers):
+    """The longest thread computes at most a fifth more than its share, where there is enough for all."""
+    several, rows = winograd._cut(maps, side, side, 256, workers)
+    assert several == 1 or rows == side
+    blocks = -(-maps // several) * -(-side // rows)
+    longest = -(-blocks // workers) * several * rows * side
+    if blocks >= 4 * workers:
+        assert longest <= 1.25 * maps * side * side / workers + side
+
+
+def test_the_heads_of_regions_and_the_last_stages_of_detectors_take_it():
+    assert winograd.pays((1000, 256, 7, 7), (256, 256, 3, 3), SPEC)
+    assert winograd.pays((100, 256, 14, 14), (256, 256, 3, 3), SPEC)
+    assert winograd.pays((1, 512, 19, 19), (512, 512, 3, 3), SPEC)
+    assert winograd.pays((1, 512, 19, 19), (1024, 512, 3, 3), dilated(6))
+    assert winograd.pays((1, 64, 300, 300), (64, 64, 3, 3), SPEC)
+    assert not winograd.pays((1, 256, 14, 14), (256, 256, 3, 3), SPEC)  # weights four times as large, few products
+    assert not winograd.pays((100, 256, 5, 5), (256, 256, 3, 3), SPEC)  # more than half of a tile is padding
+    assert not winograd.pays((1, 64, 56, 56), (64, 64, 3, 3), SPEC)
 
 
 def test_fused_convolution_takes_it_where_it_pays():
