@@ -83,12 +83,13 @@ def group_norm(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float 
     >>> group_norm(Tensor(x), 2, Tensor(ones), Tensor(zeros)).shape
     (1, 4, 2, 2)
     """
-    if x.ndim != 4 or x.shape[1] % groups:
-        raise ValueError(
-            f"group_norm: expected x (n, channels, height, width) with channels that form {groups} equal groups, "
-            f"got {x.shape}"
-        )
+    if x.ndim != 4 or x.shape[1] % groups or not weight.shape == bias.shape == x.shape[1:2]:
+        expected = f"x (n, channels, height, width), {groups} equal groups of channels, weight and bias (channels,)"
+        raise ValueError(f"group_norm: expected {expected}, got {x.shape}, {weight.shape} and {bias.shape}")
     n, c, h, w = x.shape
+    y = None if is_recording() else kernels.group_norm(x.data, groups, weight.data, bias.data, eps)
+    if y is not None:
+        return wrap(y)
     y = reshape(_standardise(reshape(x, (n, groups, c // groups, h, w)), (2, 3, 4), eps), x.shape)
     return y * reshape(weight, (1, c, 1, 1)) + reshape(bias, (1, c, 1, 1))
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from math import log2, prod
 from operator import index
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from .reference import max_pool2d_indices as max_pool2d_indices
 from .specs import ConvSpec as ConvSpec
 from .specs import PoolSpec as PoolSpec
 from .specs import Quantization as Quantization
+from .tape import noting, tape
 
 _FLOAT32, _BFLOAT16 = onednn.FLOAT32, onednn.BFLOAT16
 _SMALL_PRODUCT = 32768  # multiplications below which NumPy's call costs less
@@ -225,6 +226,35 @@ def layer_norm(x: Array, gamma: Array, beta: Array, eps: float) -> Array | None:
     """x normalised over its last axis, in inference; None where no kernel has it."""
     dense = _fast(x, gamma, beta) and x.flags.c_contiguous and x.size >= _SMALL_ACTIVATION
     return onednn.layer_norm(x, gamma, beta, eps) if dense else None
+
+
+def group_norm(x: Array, groups: int, gamma: Array, beta: Array, eps: float, out: Any = None) -> Any:
+    """x, one image, normalised within groups of channels, in inference; None where no kernel has it.
+
+    The channels' moments are the batch norm's; a group's follow from them.
+    """
+    if len(x) != 1 or not _fast(x, gamma, beta) or x.size < _SMALL_ACTIVATION:
+        return None
+    y = empty(x.shape) if out is None else out
+    if tape.notes is not None:
+        tape.notes.add(lambda x, y: group_norm(x, groups, gamma, beta, eps, y), x, y)
+    with noting(None):
+        normal, *moments, _ = batch_norm(x, np.ones_like(gamma), np.zeros_like(beta), eps)
+        rest = mean_of_maps(normal)  # what the mean's rounding left
+    mean, var, rest = (moment.astype(np.float64).reshape(groups, -1) for moment in (*moments, rest))
+    std = np.sqrt(var + eps)
+    middle = (mean + rest * std).mean(1, keepdims=True)
+    scale = 1 / np.sqrt((var + (mean + rest * std - middle) ** 2).mean(1, keepdims=True) + eps)
+    gain = ((std * scale).reshape(-1, 1) * gamma[:, None]).astype(_FLOAT32)
+    shift = (((mean - middle) * scale).reshape(-1, 1) * gamma[:, None] + beta[:, None]).astype(_FLOAT32)
+
+    def work(rows: Sequence[int]) -> None:
+        for row in rows:  # stays in a cache
+            np.multiply(normal[0, :, row], gain, out=y[0, :, row])
+            y[0, :, row] += shift
+
+    threads.share(work, range(x.shape[2]))
+    return y
 
 
 def matmul(a: Array, b: Array) -> Array:

@@ -346,6 +346,11 @@ def _cached(key: Any, build: Callable[..., Any], *arguments: Any) -> Any:
     return program
 
 
+def _made(build: Callable[..., Any], *settings: Any) -> Any:
+    """What ``build`` makes for these settings, likewise."""
+    return _cached((build, settings), build, *settings)
+
+
 # Descriptions of memory.
 
 
@@ -420,7 +425,7 @@ def _channels_last(x: Floats) -> Floats:
         return x
     y = memory.empty(x.shape, x.dtype)
     turns = x.flags.c_contiguous and x.dtype == FLOAT32
-    program = _cached(("transpose", x.shape), _build_transpose, x.shape) if turns else None
+    program = _made(_build_transpose, x.shape) if turns else None
     if program is not None:
         program.run(x, y)
     else:
@@ -440,7 +445,7 @@ def arrange(x: Any, kind: Kind) -> Any:
     if x.dtype == kind or x.size == 0:
         return x.view(kind) if x.dtype == kind else np.empty(x.shape, kind)
     y = memory.empty(x.shape, kind)
-    _cached(("convert", x.size, x.dtype, kind), _build_conversion, x.size, x.dtype, kind).run(x, y)
+    _made(_build_conversion, x.size, x.dtype, kind).run(x, y)
     return y
 
 
@@ -585,12 +590,8 @@ class _Conv:
         self.packing = _Packing(library, desc, weights, w_shape, spec.groups)
 
 
-def _conv(kind: str, x_shape: Shape, w_shape: Shape, spec: ConvSpec, bias: bool = False) -> Any:
-    return _cached((kind, x_shape, w_shape, spec, bias), _Conv, kind, x_shape, w_shape, spec, bias)
-
-
 def conv2d(x: Floats, w: Floats, b: Floats | None, spec: ConvSpec) -> Floats | None:
-    conv = _conv("forward", x.shape, w.shape, spec, b is not None)
+    conv = _made(_Conv, "forward", x.shape, w.shape, spec, b is not None)
     if conv is None:
         return None
     y = memory.empty(conv.y_shape)
@@ -599,7 +600,7 @@ def conv2d(x: Floats, w: Floats, b: Floats | None, spec: ConvSpec) -> Floats | N
 
 
 def conv2d_input_grad(gy: Floats, w: Floats, x_shape: Shape, spec: ConvSpec) -> Floats | None:
-    conv = _conv("data", x_shape, w.shape, spec)
+    conv = _made(_Conv, "data", x_shape, w.shape, spec)
     if conv is None or conv.y_shape != gy.shape:
         return None
     gx = memory.empty(x_shape)
@@ -608,7 +609,7 @@ def conv2d_input_grad(gy: Floats, w: Floats, x_shape: Shape, spec: ConvSpec) -> 
 
 
 def conv2d_weight_grad(x: Floats, gy: Floats, w_shape: Shape, spec: ConvSpec) -> Floats | None:
-    conv = _conv("weights", x.shape, w_shape, spec)
+    conv = _made(_Conv, "weights", x.shape, w_shape, spec)
     if conv is None or conv.y_shape != gy.shape:
         return None
     packed = conv.packing.empty()
@@ -690,13 +691,9 @@ class _Pool:
             self.program = _Program(library, desc, _SRC, _DST, *notes)
 
 
-def _pool(*settings: Any) -> Any:
-    return _cached(("pool", *settings), _Pool, *settings)
-
-
 def pool2d(x: Floats, spec: PoolSpec, mode: str, need_notes: bool) -> tuple[Floats, Any] | None:
     """The pooled array and (for the maximum, if needed) the notes that the gradient takes."""
-    pool = _pool(x.shape, spec, mode, _TRAINING if need_notes else _INFERENCE, x.dtype)
+    pool = _made(_Pool, x.shape, spec, mode, _TRAINING if need_notes else _INFERENCE, x.dtype)
     if pool is None:
         return None
     y, notes = memory.empty(pool.y_shape, x.dtype), memory.empty((pool.notes,), np.uint8) if pool.notes else None
@@ -705,7 +702,7 @@ def pool2d(x: Floats, spec: PoolSpec, mode: str, need_notes: bool) -> tuple[Floa
 
 
 def pool2d_grad(gy: Floats, x_shape: Shape, spec: PoolSpec, mode: str, notes: Any = None) -> Floats | None:
-    pool = _pool(x_shape, spec, mode, _BACKWARD, FLOAT32)
+    pool = _made(_Pool, x_shape, spec, mode, _BACKWARD, FLOAT32)
     if pool is None or pool.y_shape != gy.shape:
         return None
     gx = memory.empty(x_shape)
@@ -732,15 +729,11 @@ class _Norm:
         self.program = _Program(library, desc, *arguments, *notes)
 
 
-def _norm(shape: Shape, eps: float, relu: bool, backward: bool) -> Any:
-    return _cached(("norm", shape, eps, relu, backward), _Norm, shape, eps, relu, backward)
-
-
 def batch_norm(
     x: Floats, gamma: Floats, beta: Floats, eps: float, relu: bool
 ) -> tuple[Floats, Floats, Floats, Any] | None:
     """y, mean, variance and the notes for the gradient."""
-    norm = _norm(x.shape, eps, relu, False)
+    norm = _made(_Norm, x.shape, eps, relu, False)
     if norm is None:
         return None
     y, gamma, beta = memory.empty(x.shape), np.ascontiguousarray(gamma), np.ascontiguousarray(beta)
@@ -755,7 +748,7 @@ def batch_norm(
 def batch_norm_grad(
     x: Floats, gy: Floats, gamma: Floats, mean: Floats, var: Floats, eps: float, notes: Any
 ) -> tuple[Floats, Floats, Floats] | None:
-    norm = _norm(x.shape, eps, notes is not None, True)
+    norm = _made(_Norm, x.shape, eps, notes is not None, True)
     if norm is None:
         return None
     gx, ggamma, gbeta = memory.empty(x.shape), np.empty_like(mean), np.empty_like(mean)
@@ -796,14 +789,11 @@ def _build_activation(library: _Library, size: int, activation: Activation, back
     return _Program(library, desc, _DST if source else _SRC, _DIFF_DST, _DIFF_SRC)
 
 
-def _activation(size: int, activation: Activation, backward: bool) -> Any:
-    return _cached(("activation", size, activation, backward), _build_activation, size, activation, backward)
-
-
 def activate(x: Floats, activation: Activation) -> Floats | None:
     """An activation of a dense array, in C or channels-last order; None for other layouts."""
     last = x.ndim == 4 and x.transpose(0, 2, 3, 1).flags.c_contiguous
-    program = _activation(x.size, activation, False) if last or x.flags.c_contiguous else None
+    dense = last or x.flags.c_contiguous
+    program = _made(_build_activation, x.size, activation, False) if dense else None
     if program is None:
         return None
     y = memory.empty(x.shape) if last else memory.empty((x.size,)).reshape(x.shape)
@@ -813,7 +803,7 @@ def activate(x: Floats, activation: Activation) -> Floats | None:
 
 def activate_grad(v: Floats, gy: Floats, activation: Activation) -> Floats | None:
     """The gradient of an activation by its input, from v: its output for some, its input for the others."""
-    program = _activation(v.size, activation, True)
+    program = _made(_build_activation, v.size, activation, True)
     if program is None:
         return None
     arrange = _channels_last if v.ndim == 4 else np.ascontiguousarray
@@ -827,7 +817,7 @@ def activate_grad(v: Floats, gy: Floats, activation: Activation) -> Floats | Non
 
 def _apply(build: Callable[..., _Program], y_shape: Shape, kind: Kind, arrays: Sequence[Any], *settings: Any) -> Any:
     """What the program that ``build`` makes for these settings gives; None where there is none."""
-    program = _cached((build, settings), build, *settings)
+    program = _made(build, *settings)
     if program is None:
         return None
     y = memory.empty(y_shape, kind)
@@ -920,7 +910,7 @@ def matmul(
     a, b = _matrix(a), _matrix(b)
     sides = (a.shape, a.strides), (b.shape, b.strides)
     settings = *sides, bias is not None, activation
-    program = _cached(("matmul", *settings), _build_matmul, *settings)
+    program = _made(_build_matmul, *settings)
     if program is None:
         return None
     y = memory.empty((*a.shape[:-1], b.shape[-1])) if out is None else out

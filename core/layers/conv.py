@@ -81,11 +81,9 @@ class Conv2d(Module):
     def _infer(
         self, x: Tensor, norm: BatchNorm | None, activation: Activation | None, residual: Tensor | None
     ) -> Tensor:
-        if x.ndim != 4 or x.shape[1] != self.weight.shape[1] * self.spec.groups:
-            expected = self.weight.shape[1] * self.spec.groups
-            raise ValueError(
-                f"Conv2d: expected x (batch, {expected}, height, width) for weight {self.weight.shape}, got {x.shape}"
-            )
+        shape, channels = self.weight.shape, self.weight.shape[1] * self.spec.groups
+        if x.ndim != 4 or x.shape[1] != channels:
+            raise ValueError(f"Conv2d: expected x (n, {channels}, height, width) for weight {shape}, got {x.shape}")
         absorbed = None if activation is None else activation.kernel
         tensors: list[Tensor] = [self.weight] if self.bias is None else [self.weight, self.bias]
         if norm is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import groupby
 from typing import Any, TypeVar
 
 import numpy as np
@@ -146,16 +147,8 @@ class Module:
         count = self.parameter_count()
         title = f"{name}{': ' if name else ''}{type(self).__name__}({self.describe()})"
         lines = [f"{title}  {count:,} parameters" if count else title]
-        previous: tuple[list[str], str, str] | None = None  # equal siblings share one entry
-        blocks: list[tuple[list[str], str, str]] = []
-        for child_name, child in self.children():
-            body = child._lines("")
-            if previous and previous[0] == body:
-                previous = blocks[-1] = (body, previous[1], child_name)
-            else:
-                previous = (body, child_name, child_name)
-                blocks.append(previous)
-        for body, first, last in blocks:
+        for body, equal in groupby(self.children(), lambda child: child[1]._lines("")):
+            first, *_, last = [name for name, _ in equal] * 2  # equal siblings share one entry
             label = first if first == last else f"{first} .. {last}"
             lines.append(f"  {label}: {body[0]}{' each' if first != last and 'parameters' in body[0] else ''}")
             lines.extend("  " + line for line in body[1:])

@@ -12,10 +12,10 @@ class BatchNorm(Module):
     """What the two batch norms share: (x - mean) / sqrt(var + eps) * weight + bias for each channel."""
 
     ignored_keys = ("num_batches_tracked",)
-    weight: Tensor
-    bias: Tensor
 
-    def __init__(self, channels: int, eps: float) -> None:
+    def __init__(self, channels: int, eps: float, kind: type[Tensor]) -> None:
+        self.weight = kind(init.constant((channels,), 1))
+        self.bias = kind(init.constant((channels,), 0))
         self.running_mean = Buffer(init.constant((channels,), 0))
         self.running_var = Buffer(init.constant((channels,), 1))
         self.eps = eps
@@ -53,9 +53,7 @@ class BatchNorm2d(BatchNorm):
     """
 
     def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
-        super().__init__(channels, eps)
-        self.weight = Parameter(init.constant((channels,), 1))
-        self.bias = Parameter(init.constant((channels,), 0))
+        super().__init__(channels, eps, Parameter)
         self.momentum = momentum
 
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
@@ -79,9 +77,7 @@ class FrozenBatchNorm2d(BatchNorm):
     """
 
     def __init__(self, channels: int, eps: float = 1e-5) -> None:
-        super().__init__(channels, eps)
-        self.weight = Buffer(init.constant((channels,), 1))
-        self.bias = Buffer(init.constant((channels,), 0))
+        super().__init__(channels, eps, Buffer)
 
     @property
     def fixed(self) -> bool:

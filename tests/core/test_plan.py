@@ -14,6 +14,7 @@ from chainsight.core.layers import (
     BatchNorm2d,
     Conv2d,
     Flatten,
+    GroupNorm,
     HardSwish,
     Linear,
     MaxPool2d,
@@ -248,3 +249,24 @@ def test_compile(net):
     assert not fast(x)[0].requires_grad
     with pytest.raises(TypeError, match="expected a Tensor as the example, got ndarray"):
         compile(net, x.data)
+
+
+class Normed(Module):
+    """Group norm and the mean of maps, whose values between kernels NumPy computes."""
+
+    def __init__(self):
+        self.conv, self.norm = Conv2d(3, 64, 3, padding=1), GroupNorm(8, 64)
+
+    def forward(self, x):
+        y = F.relu(self.norm(self.conv(x)))
+        return y, F.mean(y, (2, 3))
+
+
+def test_group_norm_and_means_of_maps_are_noted():
+    net, rng = Normed().eval(), np.random.default_rng(0)
+    with no_grad():
+        for _ in range(5):
+            x = Tensor(rng.standard_normal((1, 3, 24, 20)).astype(np.float32))
+            for found, expected in zip(planned(net, x), net(x)):
+                np.testing.assert_array_equal(found.numpy(), expected.numpy())
+    assert [plan.good for plan in plans._plans.of[net].values()] == [True]

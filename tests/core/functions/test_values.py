@@ -311,7 +311,7 @@ def images(*shape):
         ),
         (lambda: F.batch_norm(images(1, 3), images(3), images(3)), "BatchNorm: expected x"),
         (lambda: F.batch_norm(images(0, 3, 5, 5), images(3), images(3)), "no values to take statistics of"),
-        (lambda: F.group_norm(images(1, 3, 5, 5), 2, images(3), images(3)), "form 2 equal groups"),
+        (lambda: F.group_norm(images(1, 3, 5, 5), 2, images(3), images(3)), "2 equal groups"),
         (lambda: F.layer_norm(images(2, 3), images(2), images(2)), r"end in axes of \(2,\), got \(2, 3\)"),
         (lambda: F.dropout(images(2), 1.0), "ratio from 0 to below 1, got 1"),
         (lambda: F.resize(images(1, 3, 5, 5), 0), "a size of at least 1"),
@@ -653,3 +653,34 @@ def test_means_of_maps_keep_nan_and_refuse_nothing():
         assert F.mean(Tensor(x[:0]), (2, 3)).shape == (0, 2)
         assert np.isnan(F.mean(Tensor(x[:, :, :0]), (2, 3)).numpy()).all()
         assert F.mean(Tensor(x.astype(np.float64)), (2, 3)).dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups"), [((1, 256, 13, 17), 32), ((1, 64, 40, 7), 1), ((1, 32, 30, 60), 32), ((3, 64, 20, 20), 8)]
+)
+@pytest.mark.parametrize("shift", [0.0, 100.0], ids=["centred", "far from 0"])
+def test_group_norm_of_large_maps_with_and_without_a_graph(shape, groups, shift):
+    """One image has a kernel in inference, from the channels' moments."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(shape).astype(np.float32) * rng.uniform(0.1, 3, (1, shape[1], 1, 1)).astype(np.float32)
+    x += np.float32(shift) + rng.standard_normal((1, shape[1], 1, 1)).astype(np.float32)
+    weight, bias = (rng.standard_normal(shape[1]).astype(np.float32) for _ in range(2))
+    wide = x.astype(np.float64).reshape(shape[0], groups, -1)
+    expected = (wide - wide.mean(2, keepdims=True)) / np.sqrt(wide.var(2, keepdims=True) + 1e-5)
+    expected = expected.reshape(shape) * weight[:, None, None] + bias[:, None, None]
+    recorded = F.group_norm(Tensor(x, requires_grad=True), groups, Tensor(weight), Tensor(bias))
+    with no_grad():
+        inferred = F.group_norm(Tensor(x), groups, Tensor(weight), Tensor(bias))
+    tolerance = 5e-5 if shift else 1e-5  # 100 has steps of 8e-6 in float32, enlarged by weight / std
+    np.testing.assert_allclose(inferred.numpy(), expected, atol=tolerance)
+    np.testing.assert_allclose(recorded.numpy(), expected, atol=tolerance)
+
+
+def test_group_norm_refuses_weights_of_another_size_in_inference_too():
+    x, right = Tensor(np.ones((1, 32, 40, 40), np.float32)), Tensor(np.ones(32, np.float32))
+    for wrong in (np.ones(4, np.float32), np.ones(64, np.float32), np.ones((1, 32), np.float32)):
+        for parts in ((Tensor(wrong), right), (right, Tensor(wrong))):
+            with no_grad(), pytest.raises(ValueError, match="group_norm: expected"):
+                F.group_norm(x, 4, *parts)
+            with pytest.raises(ValueError, match="group_norm: expected"):
+                F.group_norm(x, 4, *parts)
