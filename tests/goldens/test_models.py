@@ -49,25 +49,35 @@ def test_logits_equal_torchvision(name: str) -> None:
         assert np.abs(logits - expected).max() <= 2e-5 * np.abs(expected).max()
 
 
-def matched(found: chainsight.Detections, boxes: np.ndarray, scores: np.ndarray, ids: np.ndarray) -> float:
-    """The share of the given detections with one of the same category, IoU >= 0.99 and a score within 1e-3."""
-    a, b = boxes[:, None].astype(np.float64), found.boxes[None].astype(np.float64)
+Objects = tuple[np.ndarray, np.ndarray, np.ndarray]  # boxes (n, 4), scores (n,), the published category ids (n,)
+
+
+def matched(wanted: Objects, found: Objects) -> float:
+    """The share of the wanted detections with a found one: same category, IoU >= 0.99, score within 1e-3."""
+    a, b = wanted[0][:, None].astype(np.float64), found[0][None].astype(np.float64)
     sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
     common = np.clip(sides, 0, None).prod(2)
     union = (a[..., 2:] - a[..., :2]).prod(2) + (b[..., 2:] - b[..., :2]).prod(2) - common
     near = np.abs(a - b).max(2) < 0.01  # some models keep boxes that clipping left without area
-    same = (near | (common >= 0.99 * np.maximum(union, 1e-9))) & (np.abs(scores[:, None] - found.scores[None]) <= 1e-3)
-    same &= ids[:, None] == np.array(found.category_ids)[found.labels][None]
+    same = (near | (common >= 0.99 * np.maximum(union, 1e-9))) & (wanted[2][:, None] == found[2][None])
+    same &= np.abs(wanted[1][:, None] - found[1][None]) <= 1e-3
     return float(same.any(1).mean())
 
 
 @pytest.mark.parametrize("name", names("detection"))
 def test_detections_equal_torchvision(name: str) -> None:
+    """The original's detections are found and no others, save where rounding decides whether the threshold is passed.
+
+    Scores agree to about 1e-6 and one lies 4e-7 above its model's threshold: 1e-5 around it proves nothing either way.
+    """
     model, golden = seeded_model(name)
     for i, image in enumerate(golden.images()):
-        found = model.predict(image, score_threshold=None)
+        result = model.predict(image, score_threshold=None)
+        ours = result.boxes, result.scores, np.array(result.category_ids)[result.labels]
         boxes, scores, ids = (golden.outputs[f"{k}_{i}"] for k in ("boxes", "scores", "labels"))
-        used = np.isin(ids, found.category_ids)  # the others COCO has no category for; they are dropped at the end
-        assert used.sum() >= 5
-        assert len(found) == used.sum()
-        assert matched(found, boxes[used], scores[used], ids[used]) >= 0.99
+        used = np.isin(ids, result.category_ids)  # the others COCO has no category for; they are dropped at the end
+        original = boxes[used], scores[used], ids[used]
+        for wanted, found in ((original, ours), (ours, original)):
+            certain = wanted[1] > model.score_threshold + 1e-5
+            assert certain.sum() >= max(5, 0.9 * len(certain))
+            assert matched((wanted[0][certain], wanted[1][certain], wanted[2][certain]), found) >= 0.99
